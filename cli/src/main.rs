@@ -1,0 +1,3 @@
+//! See the library.
+
+fn main() {}

@@ -1,0 +1,51 @@
+//! A thin safe layer over the CUDA driver API, for only the calls that gpu-handoff uses.
+//!
+//! Nothing here panics and nothing here needs a GPU to be linked: `libcuda.so.1` is opened when [`Driver::load`] is
+//! called, and a machine without it gets an error that says so. The types are the vendor's, through
+//! [`cudarc::driver::sys`]; its functions are not called, because they panic on a missing library and return a closed
+//! enum, which an unknown code of a newer driver would make undefined behaviour.
+//!
+//! | concern | file |
+//! |---|---|
+//! | the library, its symbols, the table of functions | [`load`], `calls` |
+//! | the driver's answers and our errors | [`status`] |
+//! | GPUs and their primary contexts | [`device`], [`context`] |
+//! | memory shared by descriptor: create, export, import, map | [`vmm`] |
+//! | memory shared by 64-byte handle: `cuMemAlloc` and CUDA IPC | [`legacy`] |
+//! | which of the two a pointer is, or why neither | [`classify`] |
+//! | a descriptor from a stranger: which GPU, how large, without a context | [`inspect`](mod@inspect) |
+//! | cheap exports | [`sentinel`] |
+//! | may the process number inside a legacy handle be rewritten on this driver? | [`self_test`] |
+//! | fill, read, write, copy, wait, timeline words | [`ops`] |
+//!
+//! Ownership is in the types: an import, an allocation and a mapping are different things, a mapping owns what it
+//! maps, and drop order is field order. An error in a drop is counted and handed to a hook ([`status::drop_errors`]).
+
+#![allow(unsafe_code, reason = "every call into the driver is foreign code; this crate is where they live")]
+
+mod calls;
+pub mod classify;
+pub mod context;
+pub mod device;
+pub mod inspect;
+pub mod legacy;
+pub mod load;
+pub mod ops;
+#[doc(hidden)]
+pub mod raw;
+pub mod self_test;
+pub mod sentinel;
+pub mod status;
+pub mod vmm;
+
+pub use classify::{Memory, NotExportable, classify};
+pub use context::{ContextGuard, ContextRef, PrimaryContext};
+pub use device::Device;
+pub use gpu_handoff_protocol::{Access, DeviceUuid};
+pub use inspect::{InspectError, Inspection, inspect};
+pub use legacy::{LegacyAllocation, LegacyHandle, LegacyMapping};
+pub use load::{Driver, LoadError, Since};
+pub use self_test::PidWordProof;
+pub use sentinel::Sentinel;
+pub use status::{CudaError, Status};
+pub use vmm::{ExportedFd, VmmAllocation, VmmImport, VmmMapping};

@@ -1,0 +1,1 @@
+//! Scenarios on the real binaries: the demo, the benchmark and the conformance suite of the simulated driver.

@@ -1,0 +1,1 @@
+//! The node daemon of gpu-handoff.

@@ -1,0 +1,1 @@
+//! Who may publish and acquire what: the policy of gpu-handoff as plain data and pure decisions.

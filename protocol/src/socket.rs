@@ -1,0 +1,402 @@
+//! Packets with descriptors over `SOCK_SEQPACKET` Unix sockets.
+//!
+//! A connection that was handed on shares its file description with a stranger, who may clear `O_NONBLOCK` at any
+//! time. So every send and receive here asks the kernel not to wait, waiting is done in `poll` alone, and a
+//! connection ends by `shutdown`: closing our descriptor would not tell the peer while others hold copies.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::codec::{Frame, Outgoing};
+use crate::limits;
+use crate::refusal::{Code, Refusal};
+
+/// Most descriptors that the kernel lets one packet carry; all are received, so that all are owned and counted.
+const KERNEL_DESCRIPTORS: usize = 253;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Room for one received packet, reused from packet to packet.
+#[derive(Debug)]
+pub struct RecvBuffer {
+    bytes: Box<[u8]>,
+    control: Box<[MaybeUninit<u8>]>,
+}
+
+impl RecvBuffer {
+    /// Room for the largest packet and one byte more, so that a longer one is noticed.
+    #[must_use]
+    pub fn new() -> Self {
+        let control = rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS));
+        Self {
+            bytes: vec![0; limits::MESSAGE_BYTES + 1].into(),
+            control: vec![MaybeUninit::uninit(); control].into(),
+        }
+    }
+}
+
+impl Default for RecvBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What one attempt to receive gave.
+#[derive(Debug)]
+pub enum Received {
+    /// A packet.
+    Frame(Frame),
+    /// Nothing is there yet.
+    Nothing,
+    /// The peer has ended the connection.
+    Closed,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct SeqPacket(OwnedFd);
+
+impl SeqPacket {
+    /// Connects to a listening socket.
+    ///
+    /// # Errors
+    /// What `socket` or `connect` answer.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = new_socket()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(socket))
+    }
+
+    /// Two connected ends.
+    ///
+    /// # Errors
+    /// What `socketpair` answers.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// Takes over a descriptor that a stranger handed on, if it is one end of a connected `SOCK_SEQPACKET` Unix
+    /// socket. Anything else is closed here.
+    ///
+    /// # Errors
+    /// `NOT_A_CONNECTION`, with what was found.
+    pub fn from_stranger(fd: OwnedFd) -> Result<Self, Refusal> {
+        match describe(fd.as_fd()) {
+            Ok(()) => Ok(Self(fd)),
+            Err(found) => Err(Refusal::new(Code::NotAConnection).compared_with(
+                "descriptor",
+                "a connected SOCK_SEQPACKET Unix socket",
+                found,
+            )),
+        }
+    }
+
+    /// Takes over a descriptor of our own making.
+    #[must_use]
+    pub fn from_own(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Sends one packet without waiting. `Ok(false)`: the peer's queue is full, try again when writable.
+    ///
+    /// # Errors
+    /// What `sendmsg` answers: `EPIPE` and `ECONNRESET` when the peer is gone.
+    pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
+        let fds: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(fds.len()))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let bytes = [io::IoSlice::new(&packet.bytes)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match retry(|| rustix::net::sendmsg(&self.0, &bytes, &mut control, flags)) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
+    ///
+    /// # Errors
+    /// What `recvmsg` answers.
+    pub fn try_recv(&self, buffer: &mut RecvBuffer) -> io::Result<Received> {
+        let mut control = RecvAncillaryBuffer::new(&mut buffer.control);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = retry(|| {
+            let mut bytes = [io::IoSliceMut::new(&mut buffer.bytes)];
+            rustix::net::recvmsg(&self.0, &mut bytes, &mut control, flags)
+        });
+        let message = match received {
+            Ok(message) => message,
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            Err(other) => return Err(other.into()),
+        };
+        let descriptors = control
+            .drain()
+            .flat_map(|m| match m {
+                RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        if message.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        Ok(Received::Frame(Frame {
+            bytes: buffer.bytes[..message.bytes].to_vec(),
+            descriptors,
+            control_truncated: message.flags.contains(ReturnFlags::CTRUNC),
+            bytes_truncated: message.flags.contains(ReturnFlags::TRUNC),
+        }))
+    }
+
+    /// Sends one packet, waiting in `poll` for room until the deadline.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline, else what `sendmsg` answers.
+    pub fn send(&self, packet: &Outgoing, deadline: Option<Instant>) -> io::Result<()> {
+        while !self.try_send(packet)? {
+            if !wait(&[(self.as_fd(), PollFlags::OUT)], deadline)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one packet, waiting in `poll` until the deadline. `None`: the peer has ended the connection.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline, else what `recvmsg` answers.
+    pub fn recv(&self, buffer: &mut RecvBuffer, deadline: Option<Instant>) -> io::Result<Option<Frame>> {
+        loop {
+            match self.try_recv(buffer)? {
+                Received::Frame(frame) => return Ok(Some(frame)),
+                Received::Closed => return Ok(None),
+                Received::Nothing => {
+                    if !wait(&[(self.as_fd(), PollFlags::IN)], deadline)? {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the connection for both sides, whoever else holds copies of the descriptor.
+    pub fn end(&self) {
+        // A peer that has ended first makes this ENOTCONN: the wanted state is reached.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+
+    /// The descriptor itself.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+}
+
+impl AsFd for SeqPacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for SeqPacket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A listening socket in the file system.
+#[derive(Debug)]
+pub struct SeqListener(OwnedFd);
+
+impl SeqListener {
+    /// Binds the path, after removing a socket that an earlier process left there, and listens.
+    ///
+    /// # Errors
+    /// What the system calls answer; `AddrInUse` when the path is something other than a socket.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        remove_stale_socket(path)?;
+        let socket = new_socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(Self(socket))
+    }
+
+    /// Accepts one connection without waiting; `None`: nobody is there.
+    ///
+    /// # Errors
+    /// What `accept` answers: `EMFILE` when the process has no descriptor left.
+    pub fn try_accept(&self) -> io::Result<Option<OwnedFd>> {
+        match retry(|| rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+impl AsFd for SeqListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for SeqListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits in `poll` until one of the descriptors is ready, or until the deadline (`Ok(false)`).
+///
+/// # Errors
+/// What `poll` answers.
+pub fn wait(on: &[(BorrowedFd<'_>, PollFlags)], deadline: Option<Instant>) -> io::Result<bool> {
+    let mut fds: Vec<PollFd<'_>> =
+        on.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    loop {
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Says what a stranger's descriptor is, unless it is what we want.
+fn describe(fd: BorrowedFd<'_>) -> Result<(), &'static str> {
+    let Ok(kind) = sockopt::socket_type(fd) else {
+        return Err("no socket");
+    };
+    if sockopt::socket_domain(fd) != Ok(AddressFamily::UNIX) {
+        return Err("a socket of another family");
+    }
+    if kind != SocketType::SEQPACKET {
+        return Err("a Unix socket of another type");
+    }
+    if sockopt::socket_acceptconn(fd) != Ok(false) {
+        return Err("a listening socket");
+    }
+    rustix::net::getpeername(fd).map(drop).map_err(|_| "a socket that is not connected")
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_secs(10))
+    }
+
+    fn packet(bytes: usize, descriptors: usize) -> Outgoing {
+        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        Outgoing { bytes: vec![7; bytes], descriptors: vec![Arc::new(null); descriptors] }
+    }
+
+    #[test]
+    fn bytes_and_descriptors_arrive_together() {
+        let (a, b) = SeqPacket::pair().unwrap();
+        a.send(&packet(5, 3), soon()).unwrap();
+        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
+        assert_eq!((frame.bytes.len(), frame.descriptors.len()), (5, 3));
+        assert!(!frame.control_truncated && !frame.bytes_truncated);
+    }
+
+    #[test]
+    fn the_kernels_most_descriptors_are_received_and_owned() {
+        let (a, b) = SeqPacket::pair().unwrap();
+        a.send(&packet(1, KERNEL_DESCRIPTORS), soon()).unwrap();
+        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
+        assert_eq!(frame.descriptors.len(), KERNEL_DESCRIPTORS);
+        assert!(!frame.control_truncated);
+    }
+
+    #[test]
+    fn an_oversized_packet_is_marked() {
+        let (a, b) = SeqPacket::pair().unwrap();
+        a.send(&packet(limits::MESSAGE_BYTES + 10, 0), soon()).unwrap();
+        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
+        assert!(frame.bytes_truncated);
+    }
+
+    #[test]
+    fn an_end_reaches_the_peer_though_copies_live() {
+        let (a, b) = SeqPacket::pair().unwrap();
+        let _copy = a.0.try_clone().unwrap();
+        a.end();
+        assert!(b.recv(&mut RecvBuffer::new(), soon()).unwrap().is_none());
+    }
+
+    #[test]
+    fn only_connected_seqpacket_sockets_pass_for_connections() {
+        let (a, _b) = SeqPacket::pair().unwrap();
+        assert!(SeqPacket::from_stranger(a.into_fd()).is_ok());
+        let found = |fd: OwnedFd| SeqPacket::from_stranger(fd).unwrap_err().compared()[0].found.clone();
+        assert_eq!(found(std::fs::File::open("/dev/null").unwrap().into()), "no socket");
+        assert_eq!(
+            found(std::os::unix::net::UnixStream::pair().unwrap().0.into()),
+            "a Unix socket of another type"
+        );
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(found(tcp.into()), "a socket of another family");
+        assert_eq!(found(new_socket().unwrap()), "a socket that is not connected");
+        let dir = std::env::temp_dir().join(format!("gpu-handoff-socket-test-{}", std::process::id()));
+        let listener = SeqListener::bind(&dir).unwrap();
+        assert_eq!(found(listener.0), "a listening socket");
+        std::fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn waiting_ends_at_the_deadline() {
+        let (_a, b) = SeqPacket::pair().unwrap();
+        let error = b.recv(&mut RecvBuffer::new(), Some(Instant::now())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
