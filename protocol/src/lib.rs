@@ -10,7 +10,7 @@
 //! | what is said, as types | [`message`] |
 //! | what is said, as bytes, and the rules of the conversation | `proto/handoff.proto` |
 //! | bytes and descriptors to messages, and back | [`codec`] |
-//! | packets with descriptors over `SOCK_SEQPACKET` | [`socket`] |
+//! | packets with descriptors over `SOCK_SEQPACKET` | [`socket`], for tokio programs `socket_tokio` |
 //! | every limit, with its unit | [`limits`] |
 
 pub mod buffer;
@@ -20,6 +20,8 @@ pub mod limits;
 pub mod message;
 pub mod refusal;
 pub mod socket;
+#[cfg(feature = "tokio")]
+pub mod socket_tokio;
 mod wire;
 
 pub use buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Tensor};

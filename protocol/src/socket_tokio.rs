@@ -1,0 +1,128 @@
+//! The sockets of [`crate::socket`] for programs that run on tokio.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::codec::{Frame, Outgoing};
+use crate::socket::{Received, RecvBuffer, SeqListener, SeqPacket};
+
+/// One end of a connection, registered with the runtime.
+#[derive(Debug)]
+pub struct AsyncSeqPacket(AsyncFd<SeqPacket>);
+
+impl AsyncSeqPacket {
+    /// Registers a connection with the current runtime.
+    ///
+    /// # Errors
+    /// What `epoll_ctl` answers.
+    pub fn new(socket: SeqPacket) -> io::Result<Self> {
+        AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE).map(Self)
+    }
+
+    /// Connects to a listening socket. Unix sockets connect at once or not at all.
+    ///
+    /// # Errors
+    /// What `socket` or `connect` answer.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        Self::new(SeqPacket::connect(path)?)
+    }
+
+    /// Receives one packet; `None`: the peer has ended the connection. Safe to cancel.
+    ///
+    /// # Errors
+    /// What `recvmsg` answers.
+    pub async fn recv(&self, buffer: &mut RecvBuffer) -> io::Result<Option<Frame>> {
+        loop {
+            // A packet is mostly there already when its reader comes: ask the socket before the runtime.
+            match self.0.get_ref().try_recv(buffer)? {
+                Received::Frame(frame) => return Ok(Some(frame)),
+                Received::Closed => return Ok(None),
+                Received::Nothing => {}
+            }
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(|s| would_block(s.get_ref().try_recv(buffer)?)) {
+                Ok(Ok(Received::Frame(frame))) => return Ok(Some(frame)),
+                Ok(Ok(_)) => return Ok(None),
+                Ok(Err(e)) => return Err(e),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Sends one packet without waiting; `Ok(false)`: the peer's queue is full.
+    ///
+    /// # Errors
+    /// What `sendmsg` answers.
+    pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
+        self.0.get_ref().try_send(packet)
+    }
+
+    /// Sends one packet, waiting for room in the peer's queue. Safe to cancel: a packet is sent whole or not at all.
+    ///
+    /// # Errors
+    /// What `sendmsg` answers.
+    pub async fn send(&self, packet: &Outgoing) -> io::Result<()> {
+        loop {
+            if self.0.get_ref().try_send(packet)? {
+                return Ok(());
+            }
+            let mut ready = self.0.writable().await?;
+            let again = || io::Error::from(io::ErrorKind::WouldBlock);
+            match ready.try_io(|s| if s.get_ref().try_send(packet)? { Ok(()) } else { Err(again()) }) {
+                Ok(outcome) => return outcome,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Ends the connection for both sides, whoever else holds copies of the descriptor.
+    pub fn end(&self) {
+        self.0.get_ref().end();
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn get_ref(&self) -> &SeqPacket {
+        self.0.get_ref()
+    }
+}
+
+/// `Nothing` as the error by which tokio clears its readiness.
+fn would_block(received: Received) -> io::Result<Received> {
+    match received {
+        Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+        other => Ok(other),
+    }
+}
+
+/// A listening socket, registered with the runtime.
+#[derive(Debug)]
+pub struct AsyncSeqListener(AsyncFd<SeqListener>);
+
+impl AsyncSeqListener {
+    /// Binds and listens, see [`SeqListener::bind`].
+    ///
+    /// # Errors
+    /// What the system calls answer.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        AsyncFd::with_interest(SeqListener::bind(path)?, Interest::READABLE).map(Self)
+    }
+
+    /// Accepts one connection. Safe to cancel.
+    ///
+    /// # Errors
+    /// What `accept` answers: `EMFILE` when the process has no descriptor left.
+    pub async fn accept(&self) -> io::Result<OwnedFd> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(|l| l.get_ref().try_accept()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())) {
+                Ok(outcome) => return outcome,
+                Err(_would_block) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Starting a process in namespaces of its own, as a container runtime would.
+//!
+//! Used by the demo, the benchmark and the tests to stand for pods, and by the self-test of legacy handles, whose two
+//! halves must both be PID 1 of their own PID namespaces.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
+
+/// What a process gets of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// We are root: the namespaces belong to our own user namespace.
+    Root,
+    /// We are not: a user namespace is made first, in which we are root.
+    UserNamespace,
+}
+
+/// How a process is set apart: always its own PID and mount namespaces (with its own `/proc` and `/dev/shm`), and the
+/// IPC, network and UTS namespaces of its pod, new ones for the pod's first process.
+#[derive(Debug)]
+pub struct Isolation {
+    privilege: Privilege,
+    pod: Option<OwnedFd>,
+    binds: Vec<(CString, CString)>,
+}
+
+impl Isolation {
+    /// The first process of a pod.
+    #[must_use]
+    pub fn new_pod(privilege: Privilege) -> Self {
+        Self { privilege, pod: None, binds: Vec::new() }
+    }
+
+    /// A further process of the pod that `member` (a pidfd) is in.
+    #[must_use]
+    pub fn in_pod_of(privilege: Privilege, member: OwnedFd) -> Self {
+        Self { privilege, pod: Some(member), binds: Vec::new() }
+    }
+
+    /// Shows the folder `source` at the existing folder `target` inside, as a mount into a container would.
+    ///
+    /// # Errors
+    /// When a path holds a zero byte.
+    pub fn bind(mut self, source: &Path, target: &Path) -> io::Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let text = |p: &Path| CString::new(p.as_os_str().as_bytes()).map_err(io::Error::from);
+        self.binds.push((text(source)?, text(target)?));
+        Ok(self)
+    }
+
+    /// Makes `command` start set apart.
+    ///
+    /// The process that `spawn` returns is a keeper outside the new PID namespace: it ends with the code of the
+    /// isolated process, and the isolated process dies with it. [`isolated_pid`] names the isolated one.
+    pub fn apply(self, command: &mut Command) {
+        // SAFETY: between fork and exec only async-signal-safe system calls are made (no allocation: every string was
+        // made before); the closure's data are owned by it.
+        unsafe { command.pre_exec(move || self.enter()) };
+    }
+
+    /// The steps between fork and exec.
+    fn enter(&self) -> io::Result<()> {
+        match &self.pod {
+            Some(member) => self.join(member)?,
+            None => self.unshare_pod()?,
+        }
+        let own = UnshareFlags::NEWPID | UnshareFlags::NEWNS;
+        // SAFETY: no file descriptor table is unshared, so no descriptor type loses its meaning.
+        unsafe { rustix::thread::unshare_unsafe(own)? };
+        become_first_process()?;
+        self.mounts()
+    }
+
+    fn join(&self, member: &OwnedFd) -> io::Result<()> {
+        if self.privilege == Privilege::UserNamespace {
+            rustix::thread::move_into_thread_name_spaces(member.as_fd(), ThreadNameSpaceType::USER)?;
+        }
+        let shared =
+            ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION | ThreadNameSpaceType::NETWORK | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+        rustix::thread::move_into_thread_name_spaces(member.as_fd(), shared)?;
+        Ok(())
+    }
+
+    fn unshare_pod(&self) -> io::Result<()> {
+        if self.privilege == Privilege::UserNamespace {
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            // SAFETY: as in `enter`.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER)? };
+            write_file(c"/proc/self/setgroups", b"deny")?;
+            write_file(c"/proc/self/uid_map", &id_map(uid))?;
+            write_file(c"/proc/self/gid_map", &id_map(gid))?;
+        }
+        let pod = UnshareFlags::NEWIPC | UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
+        // SAFETY: as in `enter`.
+        unsafe { rustix::thread::unshare_unsafe(pod)? };
+        Ok(())
+    }
+
+    fn mounts(&self) -> io::Result<()> {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+        mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        for (source, target) in &self.binds {
+            mount_bind(source.as_c_str(), target.as_c_str())?;
+        }
+        let safe = MountFlags::NOSUID | MountFlags::NODEV;
+        mount(c"proc", c"/proc", c"proc", safe | MountFlags::NOEXEC, None)?;
+        mount(c"tmpfs", c"/dev/shm", c"tmpfs", safe, None)?;
+        Ok(())
+    }
+}
+
+/// The isolated process that a keeper made by [`Isolation::apply`] looks after, by its number outside.
+///
+/// # Errors
+/// `NotFound` when the keeper has no child (any more).
+pub fn isolated_pid(keeper: u32) -> io::Result<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+    let first = children.split_whitespace().next().and_then(|n| n.parse().ok());
+    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Forks; the child, PID 1 of the namespace made just before, goes on, the parent stays behind as its keeper.
+fn become_first_process() -> io::Result<()> {
+    // SAFETY: we are between fork and exec, single-threaded; the child goes on exactly as we would.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
+            let answer = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        }
+        child => keep(child),
+    }
+}
+
+/// Waits for the child and ends with its code. Never returns.
+fn keep(child: libc::pid_t) -> ! {
+    // SAFETY: no descriptor above 2 is used by this process any more; it makes only the calls below. Among those
+    // closed is the pipe by which `spawn` learns that exec has happened, so that it need not wait for us.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is live; the child is ours.
+        let answer = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        if answer == child {
+            break;
+        }
+        if answer < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            break;
+        }
+    }
+    let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
+    // SAFETY: ends the process at once, without running anything of the forked program.
+    unsafe { libc::_exit(code) }
+}
+
+/// `0 <id> 1`, without allocating.
+fn id_map(id: u32) -> ([u8; 32], usize) {
+    let mut line = [0; 32];
+    line[..2].copy_from_slice(b"0 ");
+    let mut digits = [0; 10];
+    let (mut at, mut rest) = (digits.len(), id);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let used = digits.len() - at;
+    line[2..2 + used].copy_from_slice(&digits[at..]);
+    line[2 + used..4 + used].copy_from_slice(b" 1");
+    (line, 4 + used)
+}
+
+/// Bytes to write in one call.
+trait Bytes {
+    fn bytes(&self) -> &[u8];
+}
+
+impl Bytes for [u8; 4] {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Bytes for ([u8; 32], usize) {
+    fn bytes(&self) -> &[u8] {
+        &self.0[..self.1]
+    }
+}
+
+fn write_file(path: &std::ffi::CStr, content: &impl Bytes) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, content.bytes())?;
+    Ok(())
+}
+
+/// What this user may make, found out by trying; the error says what stands in the way.
+///
+/// # Errors
+/// What `unshare` or `mount` answered, when neither way works.
+pub fn available() -> io::Result<Privilege> {
+    let first = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::UserNamespace };
+    match works(first) {
+        Ok(()) => Ok(first),
+        Err(_) if first == Privilege::Root => works(Privilege::UserNamespace).map(|()| Privilege::UserNamespace),
+        Err(e) => Err(e),
+    }
+}
+
+fn works(privilege: Privilege) -> io::Result<()> {
+    let mut command = Command::new("true");
+    Isolation::new_pod(privilege).apply(&mut command);
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("the trial process ended with {status}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_map_is_written_without_allocating() {
+        assert_eq!(id_map(0).bytes(), b"0 0 1");
+        assert_eq!(id_map(u32::MAX).bytes(), b"0 4294967295 1");
+    }
+
+    #[test]
+    fn an_isolated_process_is_pid_1_with_an_ipc_namespace_of_its_own() {
+        let privilege = match available() {
+            Ok(privilege) => privilege,
+            Err(e) => {
+                assert!(std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"), "cannot make namespaces: {e}");
+                eprintln!("skipped: this user cannot make namespaces ({e})");
+                return;
+            }
+        };
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo $$; readlink /proc/self/ns/ipc; ls /dev/shm; exit 7"]);
+        Isolation::new_pod(privilege).apply(&mut command);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut lines = text.lines();
+        assert_eq!(output.status.code(), Some(7));
+        assert_eq!(lines.next(), Some("1"));
+        assert_ne!(lines.next().unwrap(), std::fs::read_link("/proc/self/ns/ipc").unwrap().to_str().unwrap());
+        assert_eq!(lines.next(), None, "/dev/shm is empty");
+    }
+}
