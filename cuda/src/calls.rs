@@ -11,8 +11,9 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, CUuuid, cuuint64_t,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
+    CUuuid, cuuint64_t,
 };
 
 use crate::load::{LoadError, Since};

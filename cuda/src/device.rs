@@ -69,7 +69,9 @@ impl Device {
         let mut name = [0_u8; NAME_BYTES];
         // SAFETY: the pointer and the length describe one buffer that lives through the call; the driver writes a
         // terminated string no longer than the length.
-        unsafe { call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.ordinal)) }?;
+        unsafe {
+            call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.ordinal))
+        }?;
         let text = CStr::from_bytes_until_nul(&name).unwrap_or(c"");
         Ok(text.to_string_lossy().into_owned())
     }
@@ -88,7 +90,9 @@ impl Device {
         let mut bytes = 0;
         let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: both pointers point at values that live through the call, and the properties are fully initialised.
-        unsafe { call!(self.driver, cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, least)) }?;
+        unsafe {
+            call!(self.driver, cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, least))
+        }?;
         Ok((bytes as u64).max(1))
     }
 
@@ -109,7 +113,8 @@ pub(crate) fn allocation_properties(ordinal: i32, exportable: bool) -> CUmemAllo
         (*fields).location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         (*fields).location.id = ordinal;
         if exportable {
-            (*fields).requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            (*fields).requestedHandleTypes =
+                CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         }
         properties.assume_init()
     }

@@ -22,7 +22,7 @@ pub struct Since {
 }
 
 macro_rules! since {
-    ($($name:ident = $major:literal . $minor:literal, $driver:literal;)+) => {
+    ($($name:ident = $major:literal, $minor:literal, $driver:literal;)+) => {
         impl Since {
             $(#[doc = concat!("CUDA ", stringify!($major), ".", stringify!($minor), ", driver ", $driver)]
             pub const $name: Since = Since { cuda: ($major, $minor), driver: $driver };)+
@@ -32,18 +32,18 @@ macro_rules! since {
 
 // From the table of toolkit and least driver versions in the vendor's toolkit release notes.
 since! {
-    CUDA_2_0 = 2.0, "177";
-    CUDA_2_2 = 2.2, "185";
-    CUDA_3_2 = 3.2, "260";
-    CUDA_4_0 = 4.0, "270";
-    CUDA_4_1 = 4.1, "285";
-    CUDA_6_0 = 6.0, "331";
-    CUDA_7_0 = 7.0, "346";
-    CUDA_10_2 = 10.2, "440";
-    CUDA_11_0 = 11.0, "450";
-    CUDA_11_2 = 11.2, "460";
-    CUDA_11_4 = 11.4, "470";
-    CUDA_11_7 = 11.7, "515";
+    CUDA_2_0 = 2, 0, "177";
+    CUDA_2_2 = 2, 2, "185";
+    CUDA_3_2 = 3, 2, "260";
+    CUDA_4_0 = 4, 0, "270";
+    CUDA_4_1 = 4, 1, "285";
+    CUDA_6_0 = 6, 0, "331";
+    CUDA_7_0 = 7, 0, "346";
+    CUDA_10_2 = 10, 2, "440";
+    CUDA_11_0 = 11, 0, "450";
+    CUDA_11_2 = 11, 2, "460";
+    CUDA_11_4 = 11, 4, "470";
+    CUDA_11_7 = 11, 7, "515";
 }
 
 impl Since {
@@ -86,7 +86,9 @@ pub enum LoadError {
     #[error("initialise {LIBRARY}")]
     Init(#[source] CudaError),
     /// This process was forked from one that had loaded the driver: CUDA does not work across a fork.
-    #[error("initialise {LIBRARY}: process {child} was forked from {parent}, which had initialised CUDA already")]
+    #[error(
+        "initialise {LIBRARY}: process {child} was forked from {parent}, which had initialised CUDA already"
+    )]
     Forked {
         /// The process that loaded the driver.
         parent: u32,
@@ -113,7 +115,8 @@ pub(crate) fn table() -> Result<&'static Calls, LoadError> {
     }
     // SAFETY: opening a library runs its initialisers. This is the vendor's driver (or the stand-in that the operator
     // put on the library path), whose initialisers every CUDA program of this process runs too.
-    let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(|source| LoadError::Library { source })?;
+    let library =
+        unsafe { libloading::Library::new(LIBRARY) }.map_err(|source| LoadError::Library { source })?;
     let calls = Calls::look_up(&library)?;
     // The functions are used until the process ends, so the library is never closed.
     std::mem::forget(library);

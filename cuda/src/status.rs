@@ -159,8 +159,12 @@ mod tests {
     #[test]
     fn names_agree_with_the_vendors_enum() {
         use cudarc::driver::sys::CUresult as R;
-        for code in [R::CUDA_ERROR_INVALID_VALUE, R::CUDA_ERROR_MAP_FAILED, R::CUDA_ERROR_UNKNOWN, R::CUDA_ERROR_NOT_SUPPORTED]
-        {
+        for code in [
+            R::CUDA_ERROR_INVALID_VALUE,
+            R::CUDA_ERROR_MAP_FAILED,
+            R::CUDA_ERROR_UNKNOWN,
+            R::CUDA_ERROR_NOT_SUPPORTED,
+        ] {
             assert_eq!(Status(code as u32).name(), Some(format!("{code:?}").as_str()));
         }
     }

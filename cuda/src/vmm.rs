@@ -9,6 +9,8 @@
 mod fd;
 mod map;
 
+pub(crate) use map::{Mapped, Range};
+
 pub use fd::{ExportError, ExportedFd};
 pub use map::VmmMapping;
 

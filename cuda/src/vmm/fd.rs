@@ -43,7 +43,10 @@ pub(super) fn export(handle: &Handle, bytes: u64, device: DeviceUuid) -> Result<
     // SAFETY: for this handle type the first argument points at an integer, which lives through the call; the handle
     // is alive.
     let outcome = unsafe {
-        call!(handle.driver(), cuMemExportToShareableHandle((&raw mut number).cast(), handle.raw(), POSIX_FD, 0))
+        call!(
+            handle.driver(),
+            cuMemExportToShareableHandle((&raw mut number).cast(), handle.raw(), POSIX_FD, 0)
+        )
     };
     if let Err(error) = outcome {
         let private = handle.properties().is_ok_and(|properties| properties.handle_types & POSIX_FD.0 == 0);
@@ -54,6 +57,7 @@ pub(super) fn export(handle: &Handle, bytes: u64, device: DeviceUuid) -> Result<
     }
     // SAFETY: the driver opened this descriptor for us and nobody else knows of it.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|e| ExportError::CloseOnExec(e.into()))?;
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|e| ExportError::CloseOnExec(e.into()))?;
     Ok(ExportedFd { fd, bytes, device })
 }

@@ -1,6 +1,8 @@
 //! Mappings of vmm memory.
 
-use cudarc::driver::sys::{CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
+};
 
 use super::{ExportError, ExportedFd, Handle, fd};
 use crate::calls::call;
@@ -69,7 +71,12 @@ pub struct VmmMapping {
 }
 
 impl VmmMapping {
-    pub(super) fn new(handle: Handle, bytes: usize, access: Access, device: Device) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        handle: Handle,
+        bytes: usize,
+        access: Access,
+        device: Device,
+    ) -> Result<Self, CudaError> {
         let range = Range::reserve(handle.driver(), bytes)?;
         let mapped = range.map(&handle, bytes)?;
         let mapping = VmmMapping { mapped, _range: range, handle };
@@ -96,14 +103,20 @@ impl VmmMapping {
         let type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         let wish = CUmemAccessDesc { location: CUmemLocation { type_, id: device.ordinal() }, flags };
         // SAFETY: the range is mapped by us; the description lives through the call and is the one that is counted.
-        unsafe { call!(self.handle.driver(), cuMemSetAccess(self.mapped.ptr, self.mapped.bytes, &raw const wish, 1)) }
+        unsafe {
+            call!(
+                self.handle.driver(),
+                cuMemSetAccess(self.mapped.ptr, self.mapped.bytes, &raw const wish, 1)
+            )
+        }
     }
 
     /// Makes a descriptor for the memory, as [`VmmAllocation::export`](super::VmmAllocation::export) does. For memory
     /// of another GPU that this process does not see there is no UUID to put into it, and it is refused.
     pub fn export(&self) -> Result<ExportedFd, ExportError> {
         let error = CudaError { call: "cuMemExportToShareableHandle", status: Status::INVALID_DEVICE };
-        let device = self.handle.device().and_then(|device| device.ok_or(error)).map_err(ExportError::Cuda)?;
+        let device =
+            self.handle.device().and_then(|device| device.ok_or(error)).map_err(ExportError::Cuda)?;
         fd::export(&self.handle, self.bytes(), device.uuid())
     }
 }

@@ -1,0 +1,198 @@
+//! What a stranger's descriptor really is: imported without a context, looked at, and let go.
+
+use std::os::fd::BorrowedFd;
+
+use crate::load::Driver;
+use crate::status::{CudaError, Status};
+use crate::vmm::{Handle, Mapped, Range};
+use gpu_handoff_protocol::DeviceUuid;
+
+/// Granularity that is assumed for memory of a GPU that this process does not see, in bytes.
+const ASSUMED_GRANULARITY: u64 = 2 << 20;
+/// No allocation is looked for above this size, in bytes: more than any device has.
+const LARGEST: u64 = 1 << 44;
+
+/// What a descriptor was found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inspection {
+    /// The device that the memory is on; `None` if this process does not see it.
+    pub device: Option<DeviceUuid>,
+    /// Size of the memory in bytes, proven.
+    pub bytes: u64,
+}
+
+/// Why a descriptor is not what was claimed.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// The driver does not take the descriptor for device memory.
+    #[error("import the descriptor: it is not device memory that this driver can import")]
+    NotGpuMemory(#[source] CudaError),
+    /// It is memory of a GPU whose device node this process does not have.
+    #[error("import the descriptor: its GPU is not reachable from this process")]
+    GpuNotReachable(#[source] CudaError),
+    /// The memory has another size.
+    #[error("check the size of the memory: {claimed} bytes were claimed, {}", found(*actual))]
+    SizeMismatch {
+        /// What was claimed, in bytes.
+        claimed: u64,
+        /// What it is, in bytes, where the driver lets that be found.
+        actual: Option<u64>,
+    },
+    /// The driver failed for a reason that says nothing about the descriptor.
+    #[error("inspect the descriptor")]
+    Cuda(#[source] CudaError),
+}
+
+fn found(actual: Option<u64>) -> String {
+    actual.map_or_else(|| "another size was found".to_owned(), |bytes| format!("{bytes} were found"))
+}
+
+/// Imports the descriptor, asks which device the memory is on, and proves its size: a mapping of the claimed size must
+/// be possible and one a granule larger must not. Needs no context; everything is released again on every path.
+pub fn inspect(driver: Driver, fd: BorrowedFd<'_>, claimed_bytes: u64) -> Result<Inspection, InspectError> {
+    let handle = Handle::import(driver, fd).map_err(import_error)?;
+    let ordinal = handle.properties().map_err(InspectError::Cuda)?.device;
+    let device = match ordinal {
+        None => {
+            return Err(InspectError::NotGpuMemory(CudaError::invalid(
+                "cuMemGetAllocationPropertiesFromHandle",
+            )));
+        }
+        Some(ordinal) if ordinal < 0 => None,
+        Some(ordinal) => Some(driver.device_at(ordinal).map_err(InspectError::Cuda)?),
+    };
+    let granularity = match device {
+        Some(device) => device.vmm_granularity().map_err(InspectError::Cuda)?,
+        None => ASSUMED_GRANULARITY,
+    };
+    let probe = Probe { driver, handle: &handle, granularity };
+    if probe.is_exactly(claimed_bytes)? {
+        return Ok(Inspection { device: device.map(|device| device.uuid()), bytes: claimed_bytes });
+    }
+    Err(InspectError::SizeMismatch { claimed: claimed_bytes, actual: probe.size()? })
+}
+
+/// Codes that are about the driver's or the device's own state and not about the descriptor.
+fn import_error(error: CudaError) -> InspectError {
+    match error.status {
+        Status::INVALID_DEVICE => InspectError::GpuNotReachable(error),
+        Status::OUT_OF_MEMORY
+        | Status::NOT_INITIALIZED
+        | Status::DEINITIALIZED
+        | Status::NO_DEVICE
+        | Status::DEVICE_UNAVAILABLE
+        | Status::ECC_UNCORRECTABLE
+        | Status::NVLINK_UNCORRECTABLE
+        | Status::CONTAINED
+        | Status::ILLEGAL_ADDRESS
+        | Status::LAUNCH_FAILED
+        | Status::SYSTEM_NOT_READY
+        | Status::SYSTEM_DRIVER_MISMATCH => InspectError::Cuda(error),
+        _ => InspectError::NotGpuMemory(error),
+    }
+}
+
+/// Trial mappings of one handle. Granules are units of the granularity.
+struct Probe<'a> {
+    driver: Driver,
+    handle: &'a Handle,
+    granularity: u64,
+}
+
+impl Probe<'_> {
+    /// Can `bytes` of the memory be mapped?
+    fn maps(&self, bytes: u64) -> Result<bool, InspectError> {
+        /// Unmapped first, then the addresses are freed: the order of the fields.
+        struct Trial {
+            _mapped: Mapped,
+            _range: Range,
+        }
+        let size = usize::try_from(bytes).map_err(|_| InspectError::Cuda(CudaError::invalid("cuMemMap")))?;
+        let range = Range::reserve(self.driver, size).map_err(InspectError::Cuda)?;
+        match range.map(self.handle, size) {
+            Ok(mapped) => {
+                drop(Trial { _mapped: mapped, _range: range });
+                Ok(true)
+            }
+            Err(error) if matches!(error.status, Status::NOT_SUPPORTED | Status::INVALID_VALUE) => Ok(false),
+            Err(error) => Err(InspectError::Cuda(error)),
+        }
+    }
+
+    fn is_exactly(&self, bytes: u64) -> Result<bool, InspectError> {
+        if bytes == 0 || bytes > LARGEST || !bytes.is_multiple_of(self.granularity) {
+            return Ok(false);
+        }
+        Ok(self.maps(bytes)? && !self.maps(bytes + self.granularity)?)
+    }
+
+    /// The largest size that can be mapped, found by doubling and halving: at most 2 × 23 trials.
+    fn size(&self) -> Result<Option<u64>, InspectError> {
+        largest(LARGEST / self.granularity, |granules| self.maps(granules * self.granularity))
+            .map(|granules| granules.map(|granules| granules * self.granularity))
+    }
+}
+
+/// The largest number in `1..=limit` for which `holds`, given that it holds for all numbers up to some one and for none
+/// above; `None` if it does not hold for 1, or for `limit` still.
+fn largest<E>(limit: u64, mut holds: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
+    if !holds(1)? {
+        return Ok(None);
+    }
+    let (mut good, mut bad) = (1, 2);
+    while holds(bad)? {
+        good = bad;
+        bad *= 2;
+        if bad > limit {
+            return Ok(None);
+        }
+    }
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        *(if holds(middle)? { &mut good } else { &mut bad }) = middle;
+    }
+    Ok(Some(good))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(limit: u64, truth: u64) -> (Option<u64>, u32) {
+        let mut trials = 0;
+        let found = largest::<()>(limit, |n| {
+            trials += 1;
+            Ok(n <= truth)
+        });
+        (found.unwrap(), trials)
+    }
+
+    #[test]
+    fn the_search_finds_every_size_in_few_trials() {
+        for truth in (1..300).chain([4095, 4096, 4097, 72_001]) {
+            let (found, trials) = search(LARGEST / ASSUMED_GRANULARITY, truth);
+            assert_eq!(found, Some(truth));
+            assert!(trials <= 46, "{trials} trials for {truth}");
+        }
+    }
+
+    #[test]
+    fn the_search_ends_where_no_size_or_every_size_maps() {
+        assert_eq!(search(1 << 20, 0).0, None);
+        assert_eq!(search(1 << 20, u64::MAX).0, None);
+    }
+
+    #[test]
+    fn a_state_of_the_driver_is_not_blamed_on_the_descriptor() {
+        let error = |status| import_error(CudaError { call: "cuMemImportFromShareableHandle", status });
+        assert!(matches!(error(Status::OUT_OF_MEMORY), InspectError::Cuda(_)));
+        assert!(matches!(error(Status::INVALID_VALUE), InspectError::NotGpuMemory(_)));
+        assert!(matches!(error(Status::INVALID_DEVICE), InspectError::GpuNotReachable(_)));
+    }
+
+    #[test]
+    fn a_mismatch_says_both_sizes() {
+        let error = InspectError::SizeMismatch { claimed: 2, actual: Some(4) };
+        assert_eq!(error.to_string(), "check the size of the memory: 2 bytes were claimed, 4 were found");
+    }
+}

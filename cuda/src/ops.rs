@@ -1,0 +1,101 @@
+//! The few operations on device memory that examples, tests and the demo need, and the timeline words that order two
+//! processes' work. All need a current context.
+//!
+//! Every address is checked to be device memory that this process has, so that a wrong number is an error and does not
+//! reach into the host's memory through the unified address space.
+
+use crate::calls::{call, call_extra};
+use crate::classify::is_device_range;
+use crate::load::Driver;
+use crate::status::CudaError;
+
+/// A stream handle (`CUstream` or `cudaStream_t`) as the number it is; 0 is the default stream.
+///
+/// Making one from a number is a statement that the stream exists and goes on to exist while it is used here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct StreamRef(usize);
+
+impl StreamRef {
+    /// The default stream of the current context.
+    pub const DEFAULT: StreamRef = StreamRef(0);
+
+    /// The stream of this handle.
+    ///
+    /// # Safety
+    ///
+    /// The handle is 0 or a stream of the current context that is not destroyed while this value is used.
+    pub const unsafe fn from_raw(handle: usize) -> StreamRef {
+        StreamRef(handle)
+    }
+}
+
+/// Fills `words` 32-bit words from `ptr` on with `value`.
+pub fn memset_d32(driver: Driver, ptr: u64, value: u32, words: u64) -> Result<(), CudaError> {
+    let call = "cuMemsetD32";
+    check(driver, call, ptr, words.checked_mul(4).ok_or(CudaError::invalid(call))?)?;
+    let count = usize::try_from(words).map_err(|_| CudaError::invalid(call))?;
+    // SAFETY: the words are within one allocation on a device, as checked.
+    unsafe { call!(driver, cuMemsetD32_v2(ptr, value, count)) }
+}
+
+/// Copies device memory at `ptr` into `to`.
+pub fn read(driver: Driver, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
+    check(driver, "cuMemcpyDtoH", ptr, to.len() as u64)?;
+    // SAFETY: the source is within one allocation on a device, as checked; the destination is a slice of that length.
+    unsafe { call!(driver, cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), ptr, to.len())) }
+}
+
+/// Copies `from` into device memory at `ptr`.
+pub fn write(driver: Driver, ptr: u64, from: &[u8]) -> Result<(), CudaError> {
+    check(driver, "cuMemcpyHtoD", ptr, from.len() as u64)?;
+    // SAFETY: the destination is within one allocation on a device, as checked; the source is a slice of that length.
+    unsafe { call!(driver, cuMemcpyHtoD_v2(ptr, from.as_ptr().cast(), from.len())) }
+}
+
+/// Copies `bytes` of device memory from one address to another.
+pub fn copy(driver: Driver, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+    let call = "cuMemcpyDtoD";
+    check(driver, call, to, bytes)?;
+    check(driver, call, from, bytes)?;
+    let count = usize::try_from(bytes).map_err(|_| CudaError::invalid(call))?;
+    // SAFETY: both ranges are within one allocation on a device each, as checked.
+    unsafe { call!(driver, cuMemcpyDtoD_v2(to, from, count)) }
+}
+
+/// Waits until the current context has done everything that was asked of it.
+pub fn synchronize(driver: Driver) -> Result<(), CudaError> {
+    // SAFETY: the call has no arguments.
+    unsafe { call!(driver, cuCtxSynchronize()) }
+}
+
+/// Has the stream write `value` to the 64-bit word at `ptr` once what was queued before is done.
+pub fn signal(driver: Driver, stream: StreamRef, ptr: u64, value: u64) -> Result<(), CudaError> {
+    check_word(driver, "cuStreamWriteValue64", ptr)?;
+    // SAFETY: the word is device memory, as checked; the stream is alive, as its maker said. Flags 0 are the default.
+    unsafe { call_extra!(driver, cuStreamWriteValue64_v2(stream_handle(stream), ptr, value, 0)) }
+}
+
+/// Has the stream go no further until the 64-bit word at `ptr` is `value` or more.
+pub fn wait_at_least(driver: Driver, stream: StreamRef, ptr: u64, value: u64) -> Result<(), CudaError> {
+    check_word(driver, "cuStreamWaitValue64", ptr)?;
+    // SAFETY: as above; flags 0 are CU_STREAM_WAIT_VALUE_GEQ.
+    unsafe { call_extra!(driver, cuStreamWaitValue64_v2(stream_handle(stream), ptr, value, 0)) }
+}
+
+/// Waits until the stream has done everything that was queued on it.
+pub fn synchronize_stream(driver: Driver, stream: StreamRef) -> Result<(), CudaError> {
+    // SAFETY: the stream is alive, as its maker said.
+    unsafe { call_extra!(driver, cuStreamSynchronize(stream_handle(stream))) }
+}
+
+fn stream_handle(stream: StreamRef) -> cudarc::driver::sys::CUstream {
+    std::ptr::with_exposed_provenance_mut(stream.0)
+}
+
+fn check_word(driver: Driver, call: &'static str, ptr: u64) -> Result<(), CudaError> {
+    if ptr.is_multiple_of(8) { check(driver, call, ptr, 8) } else { Err(CudaError::invalid(call)) }
+}
+
+fn check(driver: Driver, call: &'static str, ptr: u64, bytes: u64) -> Result<(), CudaError> {
+    if is_device_range(driver, ptr, bytes)? { Ok(()) } else { Err(CudaError::invalid(call)) }
+}
