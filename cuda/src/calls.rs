@@ -29,7 +29,13 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// The same for a function that the driver may lack.
+/// A device address where the vendor's signature has a pointer. The driver looks it up and does not follow it.
+pub(crate) fn address(ptr: u64) -> *mut c_void {
+    // Lossless on the 64-bit machines that have this driver.
+    std::ptr::without_provenance_mut(usize::try_from(ptr).unwrap_or(usize::MAX))
+}
+
+/// As `call!`, for a function that the driver may lack.
 macro_rules! call_extra {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {
         match $driver.calls().extra.$name {

@@ -8,7 +8,7 @@ use crate::status::{CudaError, Status};
 use crate::vmm::POSIX_FD;
 
 /// `CU_MEMORYTYPE_HOST`.
-const HOST: u32 = 1;
+const HOST: u64 = 1;
 
 /// What a device pointer points into, and so how it can be shared. Sizes and offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +147,6 @@ fn word(driver: Driver, attribute: CUpointer_attribute, ptr: u64) -> Result<Opti
 }
 
 /// Attributes narrower than a word fill its low bytes on the machines that have this driver.
-fn low_half(word: u64) -> u32 {
-    (word & u64::from(u32::MAX)) as u32
+fn low_half(word: u64) -> u64 {
+    word & u64::from(u32::MAX)
 }

@@ -16,7 +16,7 @@ use crate::status::CudaError;
 use gpu_handoff_protocol::DeviceUuid;
 
 /// Longest device name that is read, in bytes.
-const NAME_BYTES: usize = 256;
+const NAME_BYTES: i32 = 256;
 
 /// A GPU or MIG instance that the driver shows this process.
 ///
@@ -66,12 +66,10 @@ impl Device {
 
     /// The product name.
     pub fn name(&self) -> Result<String, CudaError> {
-        let mut name = [0_u8; NAME_BYTES];
+        let mut name = [0_u8; NAME_BYTES as usize];
         // SAFETY: the pointer and the length describe one buffer that lives through the call; the driver writes a
         // terminated string no longer than the length.
-        unsafe {
-            call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.ordinal))
-        }?;
+        unsafe { call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES, self.ordinal)) }?;
         let text = CStr::from_bytes_until_nul(&name).unwrap_or(c"");
         Ok(text.to_string_lossy().into_owned())
     }

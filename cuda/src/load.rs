@@ -62,7 +62,7 @@ impl fmt::Display for Since {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The library is not there or cannot be opened.
-    #[error("open {LIBRARY}: no NVIDIA driver (least {}) is visible to this process", Since::LEAST)]
+    #[error("open {LIBRARY}: this process sees no usable NVIDIA driver (at least {})", Since::LEAST)]
     Library {
         /// What the dynamic linker said.
         #[source]

@@ -23,7 +23,7 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType,
 };
 
-use crate::calls::call;
+use crate::calls::{address, call};
 use crate::device::{Device, allocation_properties};
 use crate::load::Driver;
 use crate::status::{CudaError, Status, note_drop};
@@ -77,9 +77,8 @@ impl Handle {
 
     pub(crate) fn of_pointer(driver: Driver, ptr: u64) -> Result<Handle, CudaError> {
         let mut raw = 0;
-        let address: *mut c_void = ptr::without_provenance_mut(ptr as usize);
         // SAFETY: the driver looks the address up among its mappings and does not follow it; an unknown one is refused.
-        unsafe { call!(driver, cuMemRetainAllocationHandle(&raw mut raw, address)) }?;
+        unsafe { call!(driver, cuMemRetainAllocationHandle(&raw mut raw, address(ptr))) }?;
         Ok(Handle { driver, raw })
     }
 

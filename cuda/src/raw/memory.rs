@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use super::{Answer, Raw, status, to_status};
-use crate::calls::{call, call_extra};
+use crate::calls::{address, call, call_extra};
 use crate::device::allocation_properties;
 use crate::status::Status;
 use crate::vmm::POSIX_FD;
@@ -50,7 +50,7 @@ impl Raw {
     /// `cuMemFreeHost`.
     pub fn free_host(self, ptr: u64) -> Status {
         // SAFETY: the driver checks the address; a wrong one is the experiment.
-        to_status(unsafe { call_extra!(self, cuMemFreeHost(ptr::with_exposed_provenance_mut(ptr as usize))) })
+        to_status(unsafe { call_extra!(self, cuMemFreeHost(address(ptr))) })
     }
 
     /// `cuMemGetInfo`: free and total bytes of the current context's device.
@@ -111,9 +111,8 @@ impl Raw {
     /// `cuMemRetainAllocationHandle`.
     pub fn retain_handle(self, ptr: u64) -> Answer<u64> {
         let mut handle = 0;
-        let address: *mut c_void = ptr::without_provenance_mut(ptr as usize);
         // SAFETY: the first argument points at a handle that lives through the call; the address is looked up only.
-        let outcome = unsafe { call!(self, cuMemRetainAllocationHandle(&raw mut handle, address)) };
+        let outcome = unsafe { call!(self, cuMemRetainAllocationHandle(&raw mut handle, address(ptr))) };
         status(outcome, handle)
     }
 

@@ -1,0 +1,53 @@
+//! How these tests run something against a library that they choose: in a process of its own, because a process loads
+//! `libcuda.so.1` once. A *role* is an ignored test that the others start by name.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a failure is a failed test")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Runs an ignored test of this binary in a child process that finds its libraries in `libraries` first.
+pub(crate) fn role(name: &str, libraries: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", name, "--nocapture", "--test-threads=1"]);
+    command.env("LD_LIBRARY_PATH", libraries).stdin(Stdio::null());
+    command
+}
+
+/// Waits for a role and returns the lines that it said, its own and not the test harness's.
+#[track_caller]
+pub(crate) fn said(output: io::Result<Output>) -> Vec<String> {
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    text.lines().filter_map(|line| line.split_once("SAYS ")).map(|(_, said)| said.to_owned()).collect()
+}
+
+/// A line for [`said`].
+pub(crate) fn say(line: impl std::fmt::Display) {
+    println!("SAYS {line}");
+}
+
+/// A folder whose `libcuda.so.1` is the simulated driver; `None`, with a word about it, if that is not built.
+///
+/// # Panics
+///
+/// Under `GPU_HANDOFF_TESTS=all`, where nothing may be left out.
+pub(crate) fn simulator() -> Option<tempfile::TempDir> {
+    let built = profile_folder().join("libgpu_handoff_simcuda.so");
+    if !built.exists() {
+        let how = format!("{} is missing: run `cargo build -p gpu-handoff-simcuda` first", built.display());
+        assert!(std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"), "{how}");
+        eprintln!("SKIPPED: {how}");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(built, folder.path().join("libcuda.so.1")).unwrap();
+    Some(folder)
+}
+
+/// Where cargo puts what it builds: the parent of the folder that test binaries are in.
+fn profile_folder() -> PathBuf {
+    std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().to_owned()
+}
