@@ -107,7 +107,8 @@ pub struct BufferFacts {
 pub struct BufferInfo {
     /// Identity.
     pub id: BufferId,
-    /// Version of the name: 1 for the first buffer of that name in the group, then rising.
+    /// Version: drawn from one rising counter of the group, so a later buffer of a name always has a higher one, also
+    /// after its publisher was restarted. Numbers may be skipped.
     pub generation: u64,
     /// The pod that published it.
     pub owner: PodRef,

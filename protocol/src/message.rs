@@ -147,7 +147,7 @@ pub struct Welcome {
 pub struct Receipt {
     /// Its identity.
     pub id: BufferId,
-    /// Its version among the buffers of that name.
+    /// Its version, see [`BufferInfo::generation`].
     pub generation: u64,
 }
 

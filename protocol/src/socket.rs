@@ -114,19 +114,7 @@ impl SeqPacket {
     /// # Errors
     /// What `sendmsg` answers: `EPIPE` and `ECONNRESET` when the peer is gone.
     pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
-        let fds: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
-        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(fds.len()))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let bytes = [io::IoSlice::new(&packet.bytes)];
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match retry(|| rustix::net::sendmsg(&self.0, &bytes, &mut control, flags)) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
-            Err(other) => Err(other.into()),
-        }
+        try_send(self.as_fd(), packet)
     }
 
     /// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
@@ -134,34 +122,7 @@ impl SeqPacket {
     /// # Errors
     /// What `recvmsg` answers.
     pub fn try_recv(&self, buffer: &mut RecvBuffer) -> io::Result<Received> {
-        let mut control = RecvAncillaryBuffer::new(&mut buffer.control);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = retry(|| {
-            let mut bytes = [io::IoSliceMut::new(&mut buffer.bytes)];
-            rustix::net::recvmsg(&self.0, &mut bytes, &mut control, flags)
-        });
-        let message = match received {
-            Ok(message) => message,
-            Err(Errno::AGAIN) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET) => return Ok(Received::Closed),
-            Err(other) => return Err(other.into()),
-        };
-        let descriptors = control
-            .drain()
-            .flat_map(|m| match m {
-                RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
-                _ => Vec::new(),
-            })
-            .collect();
-        if message.bytes == 0 {
-            return Ok(Received::Closed);
-        }
-        Ok(Received::Frame(Frame {
-            bytes: buffer.bytes[..message.bytes].to_vec(),
-            descriptors,
-            control_truncated: message.flags.contains(ReturnFlags::CTRUNC),
-            bytes_truncated: message.flags.contains(ReturnFlags::TRUNC),
-        }))
+        try_recv(self.as_fd(), buffer)
     }
 
     /// Sends one packet, waiting in `poll` for room until the deadline.
@@ -197,8 +158,7 @@ impl SeqPacket {
 
     /// Ends the connection for both sides, whoever else holds copies of the descriptor.
     pub fn end(&self) {
-        // A peer that has ended first makes this ENOTCONN: the wanted state is reached.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+        end(self.as_fd());
     }
 
     /// The descriptor itself.
@@ -242,11 +202,13 @@ impl SeqListener {
     /// # Errors
     /// What `accept` answers: `EMFILE` when the process has no descriptor left.
     pub fn try_accept(&self) -> io::Result<Option<OwnedFd>> {
-        match retry(|| rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)) {
-            Ok(fd) => Ok(Some(fd)),
-            Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
-            Err(other) => Err(other.into()),
-        }
+        try_accept(self.as_fd())
+    }
+
+    /// The descriptor itself.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
     }
 }
 
@@ -260,6 +222,70 @@ impl AsRawFd for SeqListener {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+/// Sends one packet without waiting. `Ok(false)`: the peer's queue is full, try again when writable.
+pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<bool> {
+    let fds: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(fds.len()))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let bytes = [io::IoSlice::new(&packet.bytes)];
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match retry(|| rustix::net::sendmsg(socket, &bytes, &mut control, flags)) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
+pub(crate) fn try_recv(socket: BorrowedFd<'_>, buffer: &mut RecvBuffer) -> io::Result<Received> {
+    let mut control = RecvAncillaryBuffer::new(&mut buffer.control);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = retry(|| {
+        let mut bytes = [io::IoSliceMut::new(&mut buffer.bytes)];
+        rustix::net::recvmsg(socket, &mut bytes, &mut control, flags)
+    });
+    let message = match received {
+        Ok(message) => message,
+        Err(Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(Errno::CONNRESET) => return Ok(Received::Closed),
+        Err(other) => return Err(other.into()),
+    };
+    let descriptors = control
+        .drain()
+        .flat_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    if message.bytes == 0 {
+        return Ok(Received::Closed);
+    }
+    Ok(Received::Frame(Frame {
+        bytes: buffer.bytes[..message.bytes].to_vec(),
+        descriptors,
+        control_truncated: message.flags.contains(ReturnFlags::CTRUNC),
+        bytes_truncated: message.flags.contains(ReturnFlags::TRUNC),
+    }))
+}
+
+/// Accepts one connection without waiting; `None`: nobody is there.
+pub(crate) fn try_accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    match retry(|| rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Ends a connection for both sides.
+pub(crate) fn end(socket: BorrowedFd<'_>) {
+    // A peer that has ended first makes this ENOTCONN: the wanted state is reached.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
 /// Waits in `poll` until one of the descriptors is ready, or until the deadline (`Ok(false)`).
@@ -337,7 +363,8 @@ mod tests {
 
     fn packet(bytes: usize, descriptors: usize) -> Outgoing {
         let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        Outgoing { bytes: vec![7; bytes], descriptors: vec![Arc::new(null); descriptors] }
+        let shared = Arc::new(null);
+        Outgoing { bytes: vec![7; bytes], descriptors: vec![shared; descriptors] }
     }
 
     #[test]

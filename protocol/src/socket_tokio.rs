@@ -1,18 +1,19 @@
 //! The sockets of [`crate::socket`] for programs that run on tokio.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use gpu_handoff_sys::registered::register;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::codec::{Frame, Outgoing};
-use crate::socket::{Received, RecvBuffer, SeqListener, SeqPacket};
+use crate::socket::{self, Received, RecvBuffer, SeqListener, SeqPacket};
 
 /// One end of a connection, registered with the runtime.
 #[derive(Debug)]
-pub struct AsyncSeqPacket(AsyncFd<SeqPacket>);
+pub struct AsyncSeqPacket(AsyncFd<OwnedFd>);
 
 impl AsyncSeqPacket {
     /// Registers a connection with the current runtime.
@@ -20,7 +21,7 @@ impl AsyncSeqPacket {
     /// # Errors
     /// What `epoll_ctl` answers.
     pub fn new(socket: SeqPacket) -> io::Result<Self> {
-        AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE).map(Self)
+        register(socket.into_fd(), Interest::READABLE | Interest::WRITABLE).map(Self)
     }
 
     /// Connects to a listening socket. Unix sockets connect at once or not at all.
@@ -38,13 +39,13 @@ impl AsyncSeqPacket {
     pub async fn recv(&self, buffer: &mut RecvBuffer) -> io::Result<Option<Frame>> {
         loop {
             // A packet is mostly there already when its reader comes: ask the socket before the runtime.
-            match self.0.get_ref().try_recv(buffer)? {
+            match socket::try_recv(self.as_fd(), buffer)? {
                 Received::Frame(frame) => return Ok(Some(frame)),
                 Received::Closed => return Ok(None),
                 Received::Nothing => {}
             }
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|s| would_block(s.get_ref().try_recv(buffer)?)) {
+            match ready.try_io(|s| would_block(socket::try_recv(s.as_fd(), buffer)?)) {
                 Ok(Ok(Received::Frame(frame))) => return Ok(Some(frame)),
                 Ok(Ok(_)) => return Ok(None),
                 Ok(Err(e)) => return Err(e),
@@ -58,7 +59,7 @@ impl AsyncSeqPacket {
     /// # Errors
     /// What `sendmsg` answers.
     pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
-        self.0.get_ref().try_send(packet)
+        socket::try_send(self.as_fd(), packet)
     }
 
     /// Sends one packet, waiting for room in the peer's queue. Safe to cancel: a packet is sent whole or not at all.
@@ -67,12 +68,12 @@ impl AsyncSeqPacket {
     /// What `sendmsg` answers.
     pub async fn send(&self, packet: &Outgoing) -> io::Result<()> {
         loop {
-            if self.0.get_ref().try_send(packet)? {
+            if socket::try_send(self.as_fd(), packet)? {
                 return Ok(());
             }
             let mut ready = self.0.writable().await?;
             let again = || io::Error::from(io::ErrorKind::WouldBlock);
-            match ready.try_io(|s| if s.get_ref().try_send(packet)? { Ok(()) } else { Err(again()) }) {
+            match ready.try_io(|s| if socket::try_send(s.as_fd(), packet)? { Ok(()) } else { Err(again()) }) {
                 Ok(outcome) => return outcome,
                 Err(_would_block) => {}
             }
@@ -81,13 +82,13 @@ impl AsyncSeqPacket {
 
     /// Ends the connection for both sides, whoever else holds copies of the descriptor.
     pub fn end(&self) {
-        self.0.get_ref().end();
+        socket::end(self.as_fd());
     }
+}
 
-    /// The socket itself.
-    #[must_use]
-    pub fn get_ref(&self) -> &SeqPacket {
-        self.0.get_ref()
+impl AsFd for AsyncSeqPacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
     }
 }
 
@@ -101,7 +102,7 @@ fn would_block(received: Received) -> io::Result<Received> {
 
 /// A listening socket, registered with the runtime.
 #[derive(Debug)]
-pub struct AsyncSeqListener(AsyncFd<SeqListener>);
+pub struct AsyncSeqListener(AsyncFd<OwnedFd>);
 
 impl AsyncSeqListener {
     /// Binds and listens, see [`SeqListener::bind`].
@@ -109,7 +110,7 @@ impl AsyncSeqListener {
     /// # Errors
     /// What the system calls answer.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        AsyncFd::with_interest(SeqListener::bind(path)?, Interest::READABLE).map(Self)
+        register(SeqListener::bind(path)?.into_fd(), Interest::READABLE).map(Self)
     }
 
     /// Accepts one connection. Safe to cancel.
@@ -119,7 +120,9 @@ impl AsyncSeqListener {
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         loop {
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|l| l.get_ref().try_accept()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())) {
+            match ready
+                .try_io(|l| socket::try_accept(l.as_fd())?.ok_or_else(|| io::ErrorKind::WouldBlock.into()))
+            {
                 Ok(outcome) => return outcome,
                 Err(_would_block) => {}
             }

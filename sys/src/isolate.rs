@@ -81,8 +81,9 @@ impl Isolation {
         if self.privilege == Privilege::UserNamespace {
             rustix::thread::move_into_thread_name_spaces(member.as_fd(), ThreadNameSpaceType::USER)?;
         }
-        let shared =
-            ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION | ThreadNameSpaceType::NETWORK | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+        let shared = ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+            | ThreadNameSpaceType::NETWORK
+            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
         rustix::thread::move_into_thread_name_spaces(member.as_fd(), shared)?;
         Ok(())
     }
@@ -212,7 +213,9 @@ pub fn available() -> io::Result<Privilege> {
     let first = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::UserNamespace };
     match works(first) {
         Ok(()) => Ok(first),
-        Err(_) if first == Privilege::Root => works(Privilege::UserNamespace).map(|()| Privilege::UserNamespace),
+        Err(_) if first == Privilege::Root => {
+            works(Privilege::UserNamespace).map(|()| Privilege::UserNamespace)
+        }
         Err(e) => Err(e),
     }
 }
@@ -221,7 +224,11 @@ fn works(privilege: Privilege) -> io::Result<()> {
     let mut command = Command::new("true");
     Isolation::new_pod(privilege).apply(&mut command);
     let status = command.status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("the trial process ended with {status}"))) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the trial process ended with {status}")))
+    }
 }
 
 #[cfg(test)]
@@ -239,7 +246,10 @@ mod tests {
         let privilege = match available() {
             Ok(privilege) => privilege,
             Err(e) => {
-                assert!(std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"), "cannot make namespaces: {e}");
+                assert!(
+                    std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
+                    "cannot make namespaces: {e}"
+                );
                 eprintln!("skipped: this user cannot make namespaces ({e})");
                 return;
             }

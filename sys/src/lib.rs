@@ -4,7 +4,13 @@
 //! |---|---|
 //! | which process connected a socket | [`peer`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
-#![allow(unsafe_code, reason = "SO_PEERPIDFD and the steps between fork and exec have no safe wrapper")]
+//! | descriptors that a tokio runtime watches | `registered` |
+#![allow(
+    unsafe_code,
+    reason = "SO_PEERPIDFD, the steps between fork and exec, and tokio's registration have no safe wrapper"
+)]
 
 pub mod isolate;
 pub mod peer;
+#[cfg(feature = "tokio")]
+pub mod registered;
