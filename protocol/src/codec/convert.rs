@@ -43,8 +43,9 @@ pub(super) fn group(namespace: &str, name: &str) -> Result<GroupKey, Refusal> {
     })
 }
 
+/// Milliseconds, rounded up: 0 has a meaning of its own and must not come of a short time.
 pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// A time in milliseconds, refused over its limit.

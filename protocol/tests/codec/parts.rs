@@ -1,0 +1,146 @@
+//! Answers that do not fit into one packet.
+
+use std::sync::Arc;
+
+use gpu_handoff_protocol::codec::{decode_broker, encode_broker, join};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, Grant};
+use gpu_handoff_protocol::{
+    Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, Kind, LeaseId, Lifetime, Metadata,
+    PodRef, Refusal, Tensor, limits,
+};
+use proptest::prelude::*;
+
+use crate::print::{Print, frame, inode};
+use crate::roundtrip::carry_all;
+use crate::strategies::{grant, memfd, refusal};
+
+/// The largest grant there can be.
+fn largest(number: u64) -> Grant {
+    let facts = BufferFacts {
+        name: "n".repeat(limits::BUFFER_NAME_BYTES).parse().unwrap(),
+        kind: Kind::Vmm,
+        device: DeviceUuid::from_bytes([0xff; 16]),
+        offset: u64::MAX,
+        size: u64::MAX,
+        allocation_size: u64::MAX,
+        access: Access::ReadOnly,
+        lifetime: Lifetime::Pod,
+        metadata: Metadata {
+            tensor: Some(Tensor {
+                dtype: "d".repeat(limits::DTYPE_BYTES),
+                shape: vec![u64::MAX; limits::TENSOR_DIMENSIONS],
+                strides: vec![i64::MIN; limits::TENSOR_DIMENSIONS],
+            }),
+            user: vec![0xff; limits::METADATA_BYTES],
+        },
+    };
+    let owner = PodRef {
+        namespace: "s".repeat(limits::NAMESPACE_BYTES).parse().unwrap(),
+        name: "p".repeat(limits::POD_NAME_BYTES).parse().unwrap(),
+    };
+    let id = BufferId { boot: BootTag(u64::MAX), random: u128::MAX };
+    let buffer = BufferInfo { id, generation: u64::MAX, owner, verified: true, facts };
+    Grant {
+        lease: LeaseId(u64::MAX - number),
+        buffer,
+        carrier: Carrier::Descriptor(Arc::new(memfd())),
+        rewrite_pid_word: true,
+    }
+}
+
+/// The largest refusal there can be.
+fn longest_no() -> Refusal {
+    let text = "x".repeat(limits::REFUSAL_TEXT_BYTES);
+    (0..limits::REFUSAL_COMPARED)
+        .fold(Refusal::new(Code::Unknown(u32::MAX)), |r, _| r.compared_with(&text, &text, &text))
+        .with_remedy(text)
+}
+
+fn acquired(items: Vec<Result<Grant, Refusal>>) -> BrokerMessage {
+    BrokerMessage { request: u64::MAX, body: BrokerBody::Acquired(items) }
+}
+
+#[test]
+fn the_largest_answer_is_split_and_joined_with_its_descriptors_in_order() {
+    let message = acquired((0..limits::MESSAGE_ITEMS as u64).map(|n| Ok(largest(n))).collect());
+    let packets = encode_broker(&message);
+    assert!(packets.len() > 1, "{} packet", packets.len());
+    for packet in &packets {
+        assert!(packet.bytes.len() <= limits::MESSAGE_BYTES, "{} bytes", packet.bytes.len());
+        assert!(packet.descriptors.len() <= limits::MESSAGE_DESCRIPTORS);
+        assert!(!packet.descriptors.is_empty());
+    }
+    let BrokerBody::Acquired(sent) = &message.body else { unreachable!() };
+    let sent: Vec<u64> = sent
+        .iter()
+        .map(|g| match &g.as_ref().unwrap().carrier {
+            Carrier::Descriptor(fd) => inode(fd),
+            Carrier::Legacy(_) => unreachable!(),
+        })
+        .collect();
+    let carried: Vec<u64> = packets.iter().flat_map(|p| p.descriptors.iter().map(|fd| inode(fd))).collect();
+    assert_eq!(carried, sent);
+    assert_eq!(carry_all(&packets).print(), message.print());
+}
+
+#[test]
+fn the_longest_refusals_are_split_and_joined() {
+    let no = longest_no();
+    let count = limits::MESSAGE_ITEMS;
+    for body in [
+        BrokerBody::Published(vec![Err(no.clone()); count]),
+        BrokerBody::Acquired(vec![Err(no.clone()); count]),
+        BrokerBody::Released(vec![Err(no.clone()); count]),
+    ] {
+        let message = BrokerMessage { request: u64::MAX, body };
+        let packets = encode_broker(&message);
+        assert!(packets.len() > 1);
+        assert!(packets.iter().all(|p| p.bytes.len() <= limits::MESSAGE_BYTES));
+        assert_eq!(carry_all(&packets).print(), message.print());
+    }
+}
+
+#[test]
+fn an_answer_without_items_is_one_packet() {
+    let packets = encode_broker(&acquired(vec![]));
+    assert_eq!(packets.len(), 1);
+    assert_eq!(carry_all(&packets).print(), acquired(vec![]).print());
+}
+
+#[test]
+fn parts_of_different_answers_do_not_join() {
+    let part = |body| BrokerMessage { request: 1, body }.body;
+    let refused = join(part(BrokerBody::Published(vec![])), part(BrokerBody::Released(vec![]))).unwrap_err();
+    assert_eq!(refused.code(), Code::Malformed);
+    assert_eq!(join(BrokerBody::Cancelled, BrokerBody::Cancelled).unwrap_err().code(), Code::Malformed);
+}
+
+#[test]
+fn a_part_that_lost_a_descriptor_is_refused() {
+    let packets = encode_broker(&acquired((0..64).map(|n| Ok(largest(n))).collect()));
+    for packet in packets {
+        let mut cut = frame(&packet);
+        cut.descriptors.pop();
+        assert_eq!(decode_broker(cut).unwrap_err().code(), Code::DescriptorCount);
+        let mut extra = frame(&packet);
+        extra.descriptors.push(memfd());
+        assert_eq!(decode_broker(extra).unwrap_err().code(), Code::DescriptorCount);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_mix_of_grants_and_refusals_keeps_its_order(
+        items in proptest::collection::vec(
+            prop_oneof![2 => grant().prop_map(Ok), 1 => refusal().prop_map(Err)], 0..=limits::MESSAGE_ITEMS),
+    ) {
+        let message = acquired(items);
+        let packets = encode_broker(&message);
+        for packet in &packets {
+            prop_assert!(packet.bytes.len() <= limits::MESSAGE_BYTES);
+        }
+        prop_assert_eq!(carry_all(&packets).print(), message.print());
+    }
+}
