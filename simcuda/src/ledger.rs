@@ -1,0 +1,71 @@
+//! The machine's small shared book: next process number, bytes in use per GPU, and the lock that orders changes.
+//!
+//! One file, `ledger`, read and rewritten under `flock(LOCK_EX)` on a fresh description. The byte counts are an upper
+//! bound: memory of a process that died stays in them until a collection finds that nobody pins it any more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::{pread, pwrite};
+
+use crate::config::GPUS_MAX;
+use crate::header::{u32_at, u64_at};
+
+const NAME: &str = "ledger";
+const BYTES: usize = 16 + 8 * GPUS_MAX;
+
+/// The book, open and locked; dropping it releases the lock without writing.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: OwnedFd,
+    /// Processes that ever called `cuInit` on this machine.
+    pub(crate) clients: u32,
+    /// Allocations made since the last collection, and files it left.
+    pub(crate) created: u32,
+    pub(crate) files: u32,
+    /// Upper bound of the bytes in use on each GPU.
+    pub(crate) used: [u64; GPUS_MAX],
+}
+
+impl Ledger {
+    /// Waits for the lock, then reads.
+    pub(crate) fn lock(root: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<Self> {
+        let file = open(root, mode)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        let mut raw = [0_u8; BYTES];
+        // A short read is a new book: all zero.
+        pread(&file, &mut raw, 0)?;
+        let word = |at| u32_at(&raw, at).unwrap_or(0);
+        let used = std::array::from_fn(|gpu| u64_at(&raw, 16 + 8 * gpu).unwrap_or(0));
+        Ok(Self { file, clients: word(0), created: word(4), files: word(8), used })
+    }
+
+    /// Writes what changed.
+    pub(crate) fn save(&self) -> rustix::io::Result<()> {
+        let mut raw = Vec::with_capacity(BYTES);
+        for word in [self.clients, self.created, self.files, 0] {
+            raw.extend_from_slice(&word.to_le_bytes());
+        }
+        for bytes in self.used {
+            raw.extend_from_slice(&bytes.to_le_bytes());
+        }
+        pwrite(self.file.as_fd(), &raw, 0).map(drop)
+    }
+}
+
+fn open(root: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match openat(root, NAME, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => {}
+        other => return other,
+    }
+    match openat(root, NAME, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(file) => {
+            // The directory's owner decides who may use the machine; the umask does not.
+            rustix::fs::fchmod(&file, mode)?;
+            Ok(file)
+        }
+        Err(rustix::io::Errno::EXIST) => openat(root, NAME, flags, Mode::empty()),
+        Err(error) => Err(error),
+    }
+}
