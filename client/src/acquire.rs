@@ -1,0 +1,161 @@
+//! Acquiring leases.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Grant, Target, Wanted};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
+
+use crate::client::Client;
+use crate::connection::Pending;
+use crate::error::{ClientError, Fault};
+use crate::import::Place;
+use crate::lease::{Held, Lease};
+use crate::limits;
+
+/// What to acquire: the newest buffer of a name, or one buffer by its id.
+///
+/// ```no_run
+/// # use gpu_handoff_client::{Acquire, Client, ClientError};
+/// # fn next(client: &Client, seen: u64) -> Result<(), ClientError> {
+/// use std::time::Duration;
+///
+/// let next = Acquire::named("weights")?.newer_than(seen).wait(Duration::from_secs(60));
+/// let lease = client.acquire(next)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acquire {
+    wanted: Wanted,
+    wait: Duration,
+}
+
+impl Acquire {
+    /// The newest buffer of this name in the group.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`] when no buffer can have that name.
+    pub fn named(name: &str) -> Result<Self, ClientError> {
+        Ok(Self::of(Target::Name(BufferName::new(name)?)))
+    }
+
+    /// Just this buffer.
+    #[must_use]
+    pub fn id(id: BufferId) -> Self {
+        Self::of(Target::Id(id))
+    }
+
+    fn of(target: Target) -> Self {
+        Self { wanted: Wanted { target, newer_than: 0 }, wait: Duration::ZERO }
+    }
+
+    /// Only a generation above this one will do.
+    #[must_use]
+    pub fn newer_than(mut self, generation: u64) -> Self {
+        self.wanted.newer_than = generation;
+        self
+    }
+
+    /// Waits so long for what is not there yet: at most ten minutes; if not set, not at all.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+}
+
+/// The name, or the id.
+impl fmt::Display for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.wanted.target {
+            Target::Id(id) => id.fmt(f),
+            Target::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+impl Client {
+    /// Acquires a lease of a buffer and maps its memory for the device of the caller's current CUDA context.
+    ///
+    /// No context is made: one must be current on this thread. A buffer that was leased before in this context is still
+    /// mapped, so that acquiring it again costs one round trip to the node and no mapping.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with `NOT_FOUND`, `WAIT_TIMEOUT`, `RETIRED` and what else the node answers,
+    /// [`ClientError::NoContext`] when no context is current, [`ClientError::Cuda`] when the driver cannot map the
+    /// memory. After an error no lease is left behind.
+    pub fn acquire(&self, wanted: Acquire) -> Result<Lease, ClientError> {
+        let acquire = || {
+            let place = self.shared.memory.place()?;
+            let deadline = answer_deadline(wanted.wait)?;
+            let mut outcomes = grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
+            let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
+            self.take(grant, place)
+        };
+        acquire().map_err(|fault: Fault| fault.while_doing("acquire", &wanted))
+    }
+
+    /// Acquires many buffers in as few packets as possible: outcomes in order, each on its own. Waits the longest of
+    /// their waits.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), when the request as a whole fails. After that no lease is left behind.
+    pub fn acquire_many(&self, wanted: &[Acquire]) -> Result<Vec<Result<Lease, ClientError>>, ClientError> {
+        let acquire = || {
+            let place = self.shared.memory.place()?;
+            let wait = wanted.iter().map(|item| item.wait).max().unwrap_or_default();
+            let deadline = answer_deadline(wait)?;
+            // All are asked for before the first answer is awaited.
+            let parts: Vec<(&[Acquire], Pending<'_>)> = wanted
+                .chunks(wire::MESSAGE_ITEMS)
+                .map(|part| Ok((part, self.ask(part, wait)?)))
+                .collect::<Result<_, Fault>>()?;
+            let mut leases = Vec::with_capacity(wanted.len());
+            for (part, pending) in parts {
+                let outcomes = grants(pending, part.len(), deadline)?;
+                leases.extend(outcomes.into_iter().map(|grant| self.take(grant, place)));
+            }
+            Ok(leases)
+        };
+        let leases = acquire()
+            .map_err(|fault: Fault| fault.while_doing("acquire", format!("{} buffers", wanted.len())))?;
+        let named = leases.into_iter().zip(wanted);
+        Ok(named.map(|(lease, item)| lease.map_err(|fault| fault.while_doing("acquire", item))).collect())
+    }
+
+    fn ask(&self, wanted: &[Acquire], wait: Duration) -> Result<Pending<'_>, Fault> {
+        let items = wanted.iter().map(|item| item.wanted.clone()).collect();
+        self.shared.connection.start(ClientBody::Acquire { items, wait })
+    }
+
+    /// Makes a grant a lease, or gives it back.
+    fn take(&self, grant: Result<Grant, Refusal>, place: Place) -> Result<Lease, Fault> {
+        let grant = grant?;
+        let held = Held::new(Arc::clone(&self.shared), grant.lease, grant.buffer.id);
+        let proven = self.shared.welcome.legacy_pid_word_proven;
+        let (phase, mapping) = self.shared.memory.map(&grant, place, proven)?;
+        Ok(Lease::new(held, grant.buffer, phase, mapping))
+    }
+}
+
+/// Until when the answer must have come, for a wait within its limit.
+fn answer_deadline(wait: Duration) -> Result<Instant, Fault> {
+    let most = Duration::from_millis(wire::ACQUIRE_WAIT_MS);
+    if wait <= most {
+        return Ok(Instant::now() + wait + limits::ANSWER);
+    }
+    let (wanted, found) = (format!("at most {most:?}"), format!("{wait:?}"));
+    Err(Refusal::new(Code::TooLarge).compared_with("wait", wanted, found).into())
+}
+
+fn grants(
+    pending: Pending<'_>,
+    count: usize,
+    deadline: Instant,
+) -> Result<Vec<Result<Grant, Refusal>>, Fault> {
+    match pending.answer(deadline)? {
+        BrokerBody::Acquired(outcomes) if outcomes.len() == count => Ok(outcomes),
+        _ => Err(Fault::unexpected("an outcome for each item")),
+    }
+}

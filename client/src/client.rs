@@ -1,0 +1,219 @@
+//! The client: connecting, and what all its parts share.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Welcome};
+use gpu_handoff_protocol::socket::SeqPacket;
+use gpu_handoff_protocol::{
+    APP_SOCKET_ENV, Code, DEFAULT_APP_SOCKET, PROTOCOL_VERSION, Refusal, limits as wire,
+};
+
+use crate::connection::Connection;
+use crate::error::{ClientError, Fault};
+use crate::export::Exporter;
+use crate::import::{CudaImporter, Importer};
+use crate::limits;
+use crate::memory::Memory;
+
+/// A connection to the node, for publishing and acquiring buffers.
+///
+/// One client serves a whole process: clones share it, and its methods may be called from any thread. Connecting does
+/// not load the CUDA driver; the first publish or acquire does.
+///
+/// The connection lives as long as any clone, [`Lease`](crate::Lease), [`Published`](crate::Published) or
+/// [`Watch`](crate::Watch) of it, or until [`close`](Self::close). When it ends, everything that was published and
+/// leased over it ends too. Drop all of them before you destroy the CUDA contexts that you acquired in.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use gpu_handoff_client::{Acquire, Client};
+/// use std::time::Duration;
+///
+/// let client = Client::connect()?;
+/// println!("connected as {}", client.welcome().pod);
+/// let weights = client.acquire(Acquire::named("weights")?.wait(Duration::from_secs(60)))?;
+/// println!("{} bytes at {:#x}", weights.bytes(), weights.ptr());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What clients, leases, publications and watches hold together.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) exporter: Arc<Exporter>,
+    pub(crate) welcome: Welcome,
+    listener: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A forked child has neither the thread nor a say in its parent's connection, and CUDA does not work in it:
+        // one more count keeps what would be unmapped.
+        if !self.connection.is_own_process() {
+            std::mem::forget((Arc::clone(&self.memory), Arc::clone(&self.exporter)));
+            return;
+        }
+        self.connection.end();
+        if let Ok(mut listener) = self.listener.lock()
+            && let Some(thread) = listener.take()
+        {
+            // A panic of that thread has been reported on standard error already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the socket that `GPU_HANDOFF_SOCKET` names, or to `/run/gpu-handoff/app.sock`.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] when nobody listens there, [`ClientError::Refused`] when the node does not serve this
+    /// process.
+    pub fn connect() -> Result<Self, ClientError> {
+        Self::builder().connect()
+    }
+
+    /// Settings for a connection.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder { socket: None, program: None, timeout: limits::CONNECT }
+    }
+
+    /// Who the node takes this process for, and what the node can do.
+    #[must_use]
+    pub fn welcome(&self) -> &Welcome {
+        &self.shared.welcome
+    }
+
+    /// Ends the connection now, and with it every publication and lease. Memory of leases that are still held stays
+    /// mapped until they are dropped.
+    pub fn close(self) {
+        self.shared.connection.end();
+    }
+
+    /// Has the connection ended?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.connection.has_ended()
+    }
+}
+
+/// Settings for a connection; see [`Client::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is connected until `connect` is called"]
+pub struct ClientBuilder {
+    socket: Option<PathBuf>,
+    program: Option<String>,
+    timeout: Duration,
+}
+
+impl ClientBuilder {
+    /// The socket to connect to.
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.socket = Some(path.into());
+        self
+    }
+
+    /// The name of this program in the node's log, at most 64 bytes. Else the name of the executable.
+    pub fn program(mut self, name: impl Into<String>) -> Self {
+        self.program = Some(name.into());
+        self
+    }
+
+    /// How long connecting may take, the node's welcome included; 30 s if not set.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] when nobody listens there, [`ClientError::Refused`] when the node does not serve this
+    /// process.
+    pub fn connect(self) -> Result<Client, ClientError> {
+        self.connect_with(Box::new(CudaImporter))
+    }
+
+    pub(crate) fn connect_with(self, importer: Box<dyn Importer>) -> Result<Client, ClientError> {
+        let path = self.socket.unwrap_or_else(default_socket);
+        let socket = SeqPacket::connect(&path)
+            .map_err(|source| ClientError::Connect { path: path.clone(), source })?;
+        let program = cut(self.program.unwrap_or_else(executable));
+        greet(socket, program, self.timeout, importer)
+            .map(|shared| Client { shared: Arc::new(shared) })
+            .map_err(|fault| fault.while_doing("connect to", path.display()))
+    }
+}
+
+/// Says hello, and starts to listen once welcome.
+fn greet(
+    socket: SeqPacket,
+    program: String,
+    timeout: Duration,
+    importer: Box<dyn Importer>,
+) -> Result<Shared, Fault> {
+    let memory = Arc::new(Memory::new(importer));
+    let connection = Arc::new(Connection::new(socket, Arc::clone(&memory) as _));
+    let deadline = Instant::now() + timeout;
+    let welcome = match connection.call(ClientBody::Hello { version: PROTOCOL_VERSION, program }, deadline) {
+        Ok(BrokerBody::Welcome(welcome)) => check_version(welcome),
+        // Refused with the hello's number or with 0, the node will not serve this process.
+        Err(Fault::Lost(Some(refusal))) => Err(Fault::Refused(refusal)),
+        Ok(_) => Err(Fault::unexpected("a welcome")),
+        Err(other) => Err(other),
+    };
+    let listener = welcome.and_then(|welcome| Ok((welcome, connection.listen().map_err(Fault::Io)?)));
+    let (welcome, listener) = listener.inspect_err(|_| connection.end())?;
+    let listener = Mutex::new(Some(listener));
+    Ok(Shared { connection, memory, exporter: Arc::default(), welcome, listener })
+}
+
+/// A node serves older clients, so only another major version is not understood.
+fn check_version(welcome: Welcome) -> Result<Welcome, Fault> {
+    if welcome.version.0 == PROTOCOL_VERSION.0 {
+        return Ok(welcome);
+    }
+    let text = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+    let (wanted, found) = (text(PROTOCOL_VERSION), text(welcome.version));
+    Err(Refusal::new(Code::UnsupportedVersion).compared_with("protocol version", wanted, found).into())
+}
+
+fn default_socket() -> PathBuf {
+    std::env::var_os(APP_SOCKET_ENV)
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from(DEFAULT_APP_SOCKET), PathBuf::from)
+}
+
+fn executable() -> String {
+    let path = std::env::current_exe().ok();
+    let name = path.as_deref().and_then(Path::file_name);
+    name.map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Cuts a program's name at its limit, on a character border.
+fn cut(mut name: String) -> String {
+    let end = name.floor_char_boundary(wire::CLIENT_NAME_BYTES);
+    name.truncate(end);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_program_name_is_cut_on_a_character_border() {
+        assert_eq!(cut("x".to_owned()), "x");
+        let long = cut("ä".repeat(64));
+        assert_eq!(long.len(), wire::CLIENT_NAME_BYTES);
+    }
+}

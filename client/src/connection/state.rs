@@ -1,0 +1,253 @@
+//! What is open on a connection, and how a packet finds whom it belongs to. No socket, no clock, no driver.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar};
+
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Event, Grant, RequestId};
+use gpu_handoff_protocol::socket::RecvBuffer;
+use gpu_handoff_protocol::{Code, LeaseId, Refusal, codec};
+
+use super::Sink;
+use crate::error::Fault;
+use crate::limits;
+
+/// Why the connection has ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The peer, or this side, has ended it; with what the node gave as reason.
+    Lost(Option<Refusal>),
+    /// A packet could not be read.
+    Unreadable(Refusal),
+}
+
+impl End {
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Self::Lost(refusal) => Fault::Lost(refusal.clone()),
+            Self::Unreadable(refusal) => Fault::Protocol(refusal.clone()),
+        }
+    }
+}
+
+/// An open request.
+#[derive(Debug)]
+pub(super) struct Slot {
+    content: Content,
+    /// Where its owner sleeps while another thread reads.
+    wake: Arc<Condvar>,
+    asleep: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// The parts so far, and whether that is all.
+    Answer { so_far: Option<BrokerBody>, whole: bool },
+    /// Events not read yet, and why no more will come.
+    Events { unread: VecDeque<Event>, end: Option<Refusal> },
+}
+
+impl Slot {
+    fn new(content: Content) -> Self {
+        Self { content, wake: Arc::new(Condvar::new()), asleep: false }
+    }
+
+    pub(super) fn answer() -> Self {
+        Self::new(Content::Answer { so_far: None, whole: false })
+    }
+
+    pub(super) fn events() -> Self {
+        Self::new(Content::Events { unread: VecDeque::new(), end: None })
+    }
+
+    /// Takes the answer once it is whole.
+    pub(super) fn answered(&mut self) -> Option<Result<BrokerBody, Fault>> {
+        match &mut self.content {
+            Content::Answer { so_far, whole: true } => so_far.take().map(Ok),
+            _ => None,
+        }
+    }
+
+    /// Takes the next event, or the reason why there are no more.
+    pub(super) fn next_event(&mut self) -> Option<Result<Event, Fault>> {
+        match &mut self.content {
+            Content::Events { unread, end } => {
+                let event = unread.pop_front().map(Ok);
+                event.or_else(|| end.clone().map(|refusal| Err(Fault::Refused(refusal))))
+            }
+            Content::Answer { .. } => None,
+        }
+    }
+
+    /// Marks the owner as asleep and gives what it sleeps on.
+    pub(super) fn enter(&mut self) -> Arc<Condvar> {
+        self.asleep = true;
+        Arc::clone(&self.wake)
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.asleep = false;
+    }
+
+    fn wake(&self) {
+        if self.asleep {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Everything of a connection that changes.
+#[derive(Debug)]
+pub(super) struct State {
+    last_number: RequestId,
+    slots: HashMap<RequestId, Slot>,
+    /// The read token: only its holder receives.
+    pub(super) reader: Option<RecvBuffer>,
+    /// Threads that wait for something, and how often one began to.
+    pub(super) waiting: usize,
+    pub(super) waits: u64,
+    /// Leases whose release found no room yet.
+    pub(super) unsent: Vec<LeaseId>,
+    pub(super) end: Option<End>,
+    /// The listener wants to be told when the last waiting thread leaves.
+    pub(super) listener_sleeps: bool,
+    /// The listener has something to unmap.
+    pub(super) sweep: bool,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            last_number: 0,
+            slots: HashMap::new(),
+            reader: Some(RecvBuffer::new()),
+            waiting: 0,
+            waits: 0,
+            unsent: Vec::new(),
+            end: None,
+            listener_sleeps: false,
+            sweep: false,
+        }
+    }
+
+    /// A request number that is not in use.
+    pub(super) fn number(&mut self) -> RequestId {
+        // 64 bits counted up one by one do not come round in the life of a process.
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        self.last_number
+    }
+
+    pub(super) fn open(&mut self, slot: Slot) -> Result<RequestId, Fault> {
+        if let Some(end) = &self.end {
+            return Err(end.fault());
+        }
+        let request = self.number();
+        self.slots.insert(request, slot);
+        Ok(request)
+    }
+
+    pub(super) fn slot(&mut self, request: RequestId) -> Option<&mut Slot> {
+        self.slots.get_mut(&request)
+    }
+
+    /// Closes a request and gives back what came for it. True: the node still works on it.
+    pub(super) fn close(&mut self, request: RequestId, sink: &dyn Sink) -> bool {
+        let Some(slot) = self.slots.remove(&request) else { return false };
+        let open = match slot.content {
+            // An answer that was taken leaves nothing behind: the request is over.
+            Content::Answer { so_far, whole } => {
+                if let Some(BrokerBody::Acquired(items)) = so_far {
+                    self.give_back(&items, Some(sink));
+                }
+                !whole
+            }
+            Content::Events { end, .. } => end.is_none(),
+        };
+        open && self.end.is_none()
+    }
+
+    fn give_back(&mut self, items: &[Result<Grant, Refusal>], known_to: Option<&dyn Sink>) {
+        for grant in items.iter().flatten() {
+            self.unsent.push(grant.lease);
+            if let Some(sink) = known_to {
+                sink.ungranted(grant.buffer.id);
+            }
+        }
+    }
+
+    /// Gives a packet to whom it belongs. `Some`: the connection ends.
+    pub(super) fn dispatch(&mut self, message: BrokerMessage, more: bool, sink: &dyn Sink) -> Option<End> {
+        if message.request == 0 {
+            return self.notice(message.body, sink);
+        }
+        let Some(slot) = self.slots.get_mut(&message.request) else {
+            // An answer that nobody waits for any more.
+            if let BrokerBody::Acquired(items) = message.body {
+                self.give_back(&items, None);
+            }
+            return None;
+        };
+        match &mut slot.content {
+            Content::Answer { so_far, whole } => {
+                // Known before the next packet is read: that may already say that the buffer ends.
+                if let BrokerBody::Acquired(items) = &message.body {
+                    items.iter().flatten().for_each(|grant| sink.granted(&grant.buffer));
+                }
+                let joined = match so_far.take() {
+                    None => Ok(message.body),
+                    Some(first) => codec::join(first, message.body),
+                };
+                match joined {
+                    Ok(body) => *so_far = Some(body),
+                    Err(refusal) => return Some(End::Unreadable(refusal)),
+                }
+                *whole = !more;
+                if more {
+                    return None;
+                }
+            }
+            Content::Events { unread, end } => match message.body {
+                BrokerBody::Event(event) if unread.len() < limits::WATCH_EVENTS => unread.push_back(event),
+                BrokerBody::Event(_) => {
+                    let wanted = format!("at most {}", limits::WATCH_EVENTS);
+                    let refusal = Refusal::new(Code::WatchOverflow);
+                    end.get_or_insert(refusal.compared_with("unread events", wanted, "more"));
+                }
+                BrokerBody::Refused(refusal) => {
+                    end.get_or_insert(refusal);
+                }
+                BrokerBody::Cancelled => {
+                    end.get_or_insert(Refusal::new(Code::ShuttingDown));
+                }
+                _ => return Some(End::Unreadable(Refusal::new(Code::Malformed))),
+            },
+        }
+        slot.wake();
+        None
+    }
+
+    /// What nobody asked for: news of leased buffers, or the end of the connection.
+    fn notice(&mut self, body: BrokerBody, sink: &dyn Sink) -> Option<End> {
+        match body {
+            BrokerBody::Event(event) => {
+                self.sweep |= sink.notice(&event);
+                None
+            }
+            BrokerBody::Refused(refusal) => Some(End::Lost(Some(refusal))),
+            // A newer node may say more than this version knows.
+            _ => None,
+        }
+    }
+
+    /// Wakes one sleeping thread, which then takes the read token.
+    pub(super) fn wake_one(&self) {
+        if self.reader.is_some()
+            && let Some(slot) = self.slots.values().find(|slot| slot.asleep)
+        {
+            slot.wake();
+        }
+    }
+
+    pub(super) fn wake_all(&self) {
+        self.slots.values().for_each(Slot::wake);
+    }
+}

@@ -1,0 +1,149 @@
+//! A lease of a buffer and the memory that comes with it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
+
+use crate::cache::Phase;
+use crate::client::Shared;
+use crate::error::{ClientError, Fault};
+use crate::import::Mapping;
+use crate::limits;
+
+/// How a lease stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseState {
+    /// The buffer is there for as long as you need it.
+    Held,
+    /// Its owner wants it back by this time: release the lease before.
+    Retiring(Instant),
+    /// The buffer has ended. Its memory stays mapped until the lease is dropped, but nobody reckons with you any more.
+    Ended(EndReason),
+    /// The connection to the node has ended, and the lease with it. Its memory stays mapped until the lease is dropped.
+    Lost,
+}
+
+/// The right to use a buffer, with its memory mapped. Released on drop.
+///
+/// Dropping a lease never waits for the node. If the buffer lives on, its memory stays mapped in this process, so that
+/// the next lease of it is cheap; otherwise it is unmapped. Let the GPU finish its work on the memory first:
+/// synchronize the streams that use it.
+#[derive(Debug)]
+pub struct Lease {
+    held: Held,
+    buffer: BufferInfo,
+    phase: Arc<Phase>,
+    ptr: u64,
+}
+
+impl Lease {
+    pub(crate) fn new(mut held: Held, buffer: BufferInfo, phase: Arc<Phase>, mapping: Arc<Mapping>) -> Self {
+        // Within the address space: the buffer was checked to lie within what is mapped.
+        let ptr = mapping.base().saturating_add(buffer.facts.offset);
+        held.mapping = Some(mapping);
+        Self { held, buffer, phase, ptr }
+    }
+
+    /// Where the buffer begins, a `CUdeviceptr` that is valid in the context in which it was acquired.
+    #[must_use]
+    pub fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    /// Size of the buffer from [`ptr`](Self::ptr) on, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.buffer.facts.size
+    }
+
+    /// The buffer: its id, generation, owner, and what its publisher said of it.
+    #[must_use]
+    pub fn info(&self) -> &BufferInfo {
+        &self.buffer
+    }
+
+    /// The lease's identity, as the node's log and metrics name it.
+    #[must_use]
+    pub fn id(&self) -> LeaseId {
+        self.held.lease
+    }
+
+    /// How the lease stands. Asks nobody: the node's news are read in the background, within milliseconds.
+    #[must_use]
+    pub fn state(&self) -> LeaseState {
+        let Phase { retiring, ended, lost } = &*self.phase;
+        match (lost.get(), ended.get(), retiring.get()) {
+            (Some(()), _, _) => LeaseState::Lost,
+            (_, Some(reason), _) => LeaseState::Ended(*reason),
+            (_, _, Some(deadline)) => LeaseState::Retiring(*deadline),
+            (None, None, None) => LeaseState::Held,
+        }
+    }
+
+    /// Is it time to release: does the owner want the buffer back, or has it ended?
+    #[must_use]
+    pub fn is_retiring(&self) -> bool {
+        self.state() != LeaseState::Held
+    }
+
+    /// Gives the lease back and waits until the node has taken note. Where that does not matter, drop it.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with `NOT_LEASED` when the lease had ended already, and what a lost connection gives.
+    /// The memory is given up in any case.
+    pub fn release(mut self) -> Result<(), ClientError> {
+        let outcome = self.held.release();
+        outcome.map_err(|fault| fault.while_doing("release", &self.buffer.facts.name))
+    }
+}
+
+/// A granted lease until it is given back, and with it the hold on its mapping.
+#[derive(Debug)]
+pub(crate) struct Held {
+    shared: Arc<Shared>,
+    lease: LeaseId,
+    buffer: BufferId,
+    mapping: Option<Arc<Mapping>>,
+    given_back: bool,
+}
+
+impl Held {
+    pub(crate) fn new(shared: Arc<Shared>, lease: LeaseId, buffer: BufferId) -> Self {
+        Self { shared, lease, buffer, mapping: None, given_back: false }
+    }
+
+    /// Gives up the memory. What is to be unmapped is unmapped before the node hears of the release, so that the owner
+    /// may rely on it.
+    fn let_go(&mut self) {
+        self.given_back = true;
+        drop(self.mapping.take());
+        self.shared.memory.released(self.buffer);
+    }
+
+    fn release(&mut self) -> Result<(), Fault> {
+        self.shared.connection.check_process()?;
+        self.let_go();
+        let body = ClientBody::Release(vec![self.lease]);
+        match self.shared.connection.call(body, Instant::now() + limits::ANSWER)? {
+            BrokerBody::Released(outcomes) if outcomes.len() == 1 => {
+                Ok(outcomes.into_iter().collect::<Result<(), _>>()?)
+            }
+            _ => Err(Fault::unexpected("the outcome of a release")),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.shared.connection.is_own_process() {
+            // CUDA does not work in a forked child, and the lease is its parent's.
+            std::mem::forget(self.mapping.take());
+        } else if !self.given_back {
+            self.let_go();
+            self.shared.connection.release_later(self.lease);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Every limit of the client, named with its unit.
+
+use std::time::Duration;
+
+/// How long connecting may take, hello and welcome included. A sidecar holds connections while its node daemon
+/// restarts, so this is generous.
+pub const CONNECT: Duration = Duration::from_secs(30);
+/// How long the node may take to answer a request, beyond the time that the request itself asks it to wait.
+pub const ANSWER: Duration = Duration::from_secs(30);
+/// How long a full connection may take to have room for one more request.
+pub const SEND: Duration = Duration::from_secs(10);
+/// How long nobody may have called before the background thread listens for notices again.
+pub const QUIET: Duration = Duration::from_millis(2);
+/// How long an iterator over a watch waits before it looks again. Not seen from outside.
+pub const WATCH_ROUND: Duration = Duration::from_secs(60 * 60);
+
+/// Events that a watch may leave unread. One more ends it with `WATCH_OVERFLOW`.
+pub const WATCH_EVENTS: usize = 8 * 1024;
+/// Imports that stay mapped though nobody leases them.
+pub const CACHED_MAPPINGS: usize = 1024;
+/// Memory that may stay mapped though nobody leases it, in bytes. The addresses cost nothing; a mapping keeps its
+/// buffer's memory alive only until the node says that the buffer ends.
+pub const CACHED_BYTES: u64 = 512 << 30;

@@ -1,0 +1,97 @@
+//! The buffers that this process leases or has mapped, shared between leases and the connection.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{Event, Grant};
+use gpu_handoff_protocol::{BufferId, BufferInfo};
+
+use crate::cache::{Cache, Phase};
+use crate::connection::Sink;
+use crate::error::Fault;
+use crate::import::{Importer, Mapping, Place};
+
+/// The table of buffers behind its lock, with what maps them.
+pub(crate) struct Memory {
+    importer: Box<dyn Importer>,
+    table: Mutex<Cache<Place, Mapping>>,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(importer: Box<dyn Importer>) -> Self {
+        Self { importer, table: Mutex::new(Cache::new()) }
+    }
+
+    /// The caller's current context.
+    pub(crate) fn place(&self) -> Result<Place, Fault> {
+        self.importer.place()
+    }
+
+    /// The mapping of a granted buffer: the cached one, or a new one.
+    pub(crate) fn map(
+        &self,
+        grant: &Grant,
+        place: Place,
+        proven: bool,
+    ) -> Result<(Arc<Phase>, Arc<Mapping>), Fault> {
+        let id = grant.buffer.id;
+        let (phase, cached) = self.lock()?.find(id, &place);
+        if let Some(mapping) = cached {
+            return Ok((phase, mapping));
+        }
+        let new = self.importer.map(grant, place, proven)?;
+        let (mapping, unmap) = self.lock()?.keep(id, place, new, grant.buffer.facts.allocation_size);
+        drop(unmap);
+        Ok((phase, mapping))
+    }
+
+    /// A lease has ended, and its hold on the mapping was dropped. Unmaps what nobody needs any more.
+    pub(crate) fn released(&self, id: BufferId) {
+        if let Ok(mut table) = self.lock() {
+            let unmap = table.released(id);
+            drop(table);
+            drop(unmap);
+        }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Cache<Place, Mapping>>, Fault> {
+        Ok(self.table.lock()?)
+    }
+}
+
+impl Sink for Memory {
+    fn granted(&self, buffer: &BufferInfo) {
+        if let Ok(mut table) = self.lock() {
+            table.granted(buffer.id);
+        }
+    }
+
+    fn ungranted(&self, id: BufferId) {
+        // What this unmaps, if anything, is an idle mapping over the bound.
+        self.released(id);
+    }
+
+    fn notice(&self, event: &Event) -> bool {
+        self.lock().is_ok_and(|mut table| table.notice(event, Instant::now()))
+    }
+
+    fn lost(&self) {
+        if let Ok(mut table) = self.lock() {
+            table.lost();
+        }
+    }
+
+    fn sweep(&self) {
+        if let Ok(mut table) = self.lock() {
+            let unmap = table.sweep();
+            drop(table);
+            drop(unmap);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Publishing buffers and retiring them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication, Receipt};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
+
+use crate::buffer::Buffer;
+use crate::client::{Client, Shared};
+use crate::error::{ClientError, Fault};
+use crate::limits;
+
+/// Most bytes that a publication's fixed part takes in a packet; the texts come on top.
+const PUBLICATION_BYTES: usize = 512;
+/// Room that a packet keeps for its envelope, in bytes.
+const ENVELOPE_BYTES: usize = 64;
+
+/// A buffer that others can acquire now.
+///
+/// Dropping this ends nothing: the buffer stays until it is [retired](Self::retire), until a policy of the node ends
+/// it, or until the connection ends.
+#[derive(Debug)]
+pub struct Published {
+    shared: Arc<Shared>,
+    name: BufferName,
+    receipt: Receipt,
+}
+
+impl Published {
+    /// The buffer's identity, by which others can acquire just this one. Not a secret.
+    #[must_use]
+    pub fn id(&self) -> BufferId {
+        self.receipt.id
+    }
+
+    /// Its version among the buffers of this name, counted from 1.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.receipt.generation
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &BufferName {
+        &self.name
+    }
+
+    /// Retires the buffer: nobody can acquire it any more, and its holders are asked to release it within `deadline`
+    /// (at most an hour; zero revokes it). Gives the number of leases that were left at that moment. Watch for
+    /// [`Event::Gone`](crate::Event::Gone) to learn when the last one ended.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when it has ended already, or the deadline is over its limit.
+    pub fn retire(self, deadline: Duration) -> Result<u32, ClientError> {
+        let retire = || {
+            check_deadline(deadline)?;
+            let body = ClientBody::Retire { id: self.receipt.id, deadline };
+            match self.shared.connection.call(body, Instant::now() + limits::ANSWER)? {
+                BrokerBody::Retired(outcome) => Ok(outcome?),
+                _ => Err(Fault::unexpected("the outcome of a retire")),
+            }
+        };
+        retire().map_err(|fault: Fault| fault.while_doing("retire", &self.name))
+    }
+}
+
+fn check_deadline(deadline: Duration) -> Result<(), Fault> {
+    let most = Duration::from_millis(wire::RETIRE_DEADLINE_MS);
+    if deadline <= most {
+        return Ok(());
+    }
+    let (wanted, found) = (format!("at most {most:?}"), format!("{deadline:?}"));
+    Err(Refusal::new(Code::TooLarge).compared_with("deadline", wanted, found).into())
+}
+
+impl Client {
+    /// Publishes a buffer, so that the other members of the group can acquire it.
+    ///
+    /// ```no_run
+    /// # use gpu_handoff_client::{Buffer, Client, ClientError};
+    /// # fn publish(client: &Client, tensor: u64) -> Result<(), ClientError> {
+    /// let buffer = Buffer::named("weights")?.pointer(tensor, 4096 * 4096 * 2).tensor("bfloat16", &[4096, 4096]);
+    /// let weights = client.publish(buffer.read_only())?;
+    /// println!("{} is generation {} of weights", weights.id(), weights.generation());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] when the memory cannot be exported (`NOT_EXPORTABLE`, with what to do about it) or the
+    /// node says no, [`ClientError::NoDriver`] and [`ClientError::Cuda`] when it cannot be asked.
+    pub fn publish(&self, buffer: Buffer<'_>) -> Result<Published, ClientError> {
+        let name = buffer.name.clone();
+        let publish = || {
+            let publication = self.shared.exporter.export(&buffer)?;
+            let mut outcomes = self.send_publications(vec![publication])?;
+            outcomes.pop().ok_or(Fault::unexpected("one outcome"))?
+        };
+        match publish() {
+            Ok(receipt) => Ok(self.published(name, receipt)),
+            Err(fault) => Err(fault.while_doing("publish", &name)),
+        }
+    }
+
+    /// Publishes many buffers in as few packets as possible: outcomes in order, each on its own.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), when the request as a whole fails. What was published before that stays so.
+    pub fn publish_many<'a>(
+        &self,
+        buffers: impl IntoIterator<Item = Buffer<'a>>,
+    ) -> Result<Vec<Result<Published, ClientError>>, ClientError> {
+        let buffers: Vec<Buffer<'a>> = buffers.into_iter().collect();
+        let mut outcomes = Vec::with_capacity(buffers.len());
+        for part in packets(&buffers) {
+            self.publish_part(part, &mut outcomes)
+                .map_err(|fault| fault.while_doing("publish", format!("{} buffers", buffers.len())))?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Publishes what fits into one packet. What cannot be exported is left out of it and has its error as outcome.
+    fn publish_part(
+        &self,
+        buffers: &[Buffer<'_>],
+        outcomes: &mut Vec<Result<Published, ClientError>>,
+    ) -> Result<(), Fault> {
+        let mut sent = Vec::new();
+        let exported: Vec<Result<(), Fault>> = buffers
+            .iter()
+            .map(|buffer| self.shared.exporter.export(buffer).map(|publication| sent.push(publication)))
+            .collect();
+        let mut receipts = self.send_publications(sent)?.into_iter();
+        for (buffer, exported) in buffers.iter().zip(exported) {
+            let receipt = exported.and_then(|()| receipts.next().ok_or(Fault::unexpected("an outcome"))?);
+            let name = &buffer.name;
+            outcomes.push(match receipt {
+                Ok(receipt) => Ok(self.published(name.clone(), receipt)),
+                Err(fault) => Err(fault.while_doing("publish", name)),
+            });
+        }
+        Ok(())
+    }
+
+    fn send_publications(&self, items: Vec<Publication>) -> Result<Vec<Result<Receipt, Fault>>, Fault> {
+        let count = items.len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match self.shared.connection.call(ClientBody::Publish(items), Instant::now() + limits::ANSWER)? {
+            BrokerBody::Published(outcomes) if outcomes.len() == count => {
+                Ok(outcomes.into_iter().map(|outcome| outcome.map_err(Fault::Refused)).collect())
+            }
+            _ => Err(Fault::unexpected("an outcome for each publication")),
+        }
+    }
+
+    fn published(&self, name: BufferName, receipt: Receipt) -> Published {
+        Published { shared: Arc::clone(&self.shared), name, receipt }
+    }
+}
+
+/// Splits buffers so that each part fits into one packet.
+fn packets<'a, 'b>(mut buffers: &'b [Buffer<'a>]) -> impl Iterator<Item = &'b [Buffer<'a>]> {
+    std::iter::from_fn(move || {
+        let mut room = wire::MESSAGE_BYTES - ENVELOPE_BYTES;
+        let fits = buffers.iter().take(wire::MESSAGE_ITEMS).take_while(|buffer| {
+            let bytes = PUBLICATION_BYTES + buffer.name.as_str().len() + buffer.metadata.user.len();
+            room.checked_sub(bytes).map(|left| room = left).is_some()
+        });
+        // A buffer alone always fits, or is refused for its metadata before it is sent.
+        let count = fits.count().max(1).min(buffers.len());
+        let (part, rest) = buffers.split_at(count);
+        buffers = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_is_larger_than_a_packet() {
+        let buffer = Buffer::named(&"n".repeat(128)).unwrap().metadata([1; 1024]).tensor(
+            &"f".repeat(32),
+            &[u64::MAX; wire::TENSOR_DIMENSIONS],
+        );
+        let many = vec![buffer; 200];
+        let parts: Vec<usize> = packets(&many).map(<[_]>::len).collect();
+        assert_eq!(parts.iter().sum::<usize>(), 200);
+        assert!(parts.iter().all(|&n| n > 30 && n <= wire::MESSAGE_ITEMS), "{parts:?}");
+        assert_eq!(packets(&many[..0]).count(), 0);
+    }
+}
