@@ -10,7 +10,7 @@ use gpu_handoff_protocol::{Access, BufferName, Code, Lifetime, Metadata, Refusal
 use crate::error::{ClientError, Fault};
 
 /// Memory that can be exported as a descriptor: a [`VmmAllocation`] or a [`VmmMapping`].
-pub trait Exportable: sealed::Sealed {
+pub trait Exportable: sealed::Sealed + Sync {
     /// Makes a descriptor for the whole allocation.
     ///
     /// # Errors

@@ -98,7 +98,9 @@ impl Connection {
         let pending = Pending { connection: self, request, started: Instant::now() };
         match self.send(request, body) {
             // The peer is gone, but what it said before may still be there to read: the wait finds out.
-            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(pending),
+            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Ok(pending)
+            }
             Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(Fault::TimedOut(limits::SEND)),
             Err(e) => Err(Fault::Io(e)),
             Ok(()) => Ok(pending),
@@ -142,15 +144,13 @@ impl Connection {
     fn flush(&self, state: &mut State) {
         while !state.unsent.is_empty() {
             let count = state.unsent.len().min(wire::MESSAGE_ITEMS);
-            let leases: Vec<LeaseId> = state.unsent.drain(..count).collect();
+            let body = ClientBody::Release(state.unsent[..count].to_vec());
             let request = state.number();
-            let packet =
-                codec::encode_client(&ClientMessage { request, body: ClientBody::Release(leases.clone()) });
-            match self.socket.try_send(&packet) {
-                Ok(true) => {}
-                Ok(false) => return state.unsent.extend(leases),
+            match self.socket.try_send(&codec::encode_client(&ClientMessage { request, body })) {
+                Ok(true) => drop(state.unsent.drain(..count)),
+                Ok(false) => return,
                 // The connection ends, and the leases with it: whoever reads next will see it.
-                Err(_) => return,
+                Err(_) => return state.unsent.clear(),
             }
         }
     }

@@ -134,7 +134,8 @@ fn not_exportable(why: NotExportable) -> Fault {
         NotExportable::UnknownPointer => "a pointer that the driver does not know",
         NotExportable::Other => "device memory that the driver does not share",
     };
-    let refusal = Refusal::new(Code::NotExportable).compared_with("memory", "exportable device memory", found);
+    let refusal =
+        Refusal::new(Code::NotExportable).compared_with("memory", "exportable device memory", found);
     refusal.with_remedy(why.remedy()).into()
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use gpu_handoff_cuda::{ContextRef, Driver, LegacyHandle, LegacyMapping, PidWordProof, VmmImport, VmmMapping};
+use gpu_handoff_cuda::{
+    ContextRef, Driver, LegacyHandle, LegacyMapping, PidWordProof, VmmImport, VmmMapping,
+};
 use gpu_handoff_protocol::message::{Carrier, Grant};
 use gpu_handoff_protocol::{BufferFacts, Code, Refusal};
 use std::os::fd::AsFd;
@@ -100,7 +102,9 @@ fn readable(handle: LegacyHandle, rewrite: bool, proven: bool) -> Result<LegacyH
     if !proven {
         let refusal = Refusal::new(Code::PidCollision);
         let own = std::process::id();
-        return Err(refusal.compared_with("process number", format!("other than {own}"), handle.pid_word()).into());
+        return Err(refusal
+            .compared_with("process number", format!("other than {own}"), handle.pid_word())
+            .into());
     }
     // Any number that is not ours will do.
     let other = std::process::id().wrapping_add(1);

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpu_handoff_protocol::message::Grant;
 use gpu_handoff_protocol::{
-    Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, Kind, Lifetime, Metadata, PodRef, Refusal,
+    Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, Kind, Lifetime, Metadata, PodRef,
+    Refusal,
 };
 
 use crate::error::Fault;
