@@ -82,7 +82,6 @@ impl Client {
     }
 
     /// Settings for a connection.
-    #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder { socket: None, program: None, timeout: limits::CONNECT }
     }

@@ -1,6 +1,7 @@
 //! Memory to publications: the CUDA calls of a publish.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
@@ -91,11 +92,11 @@ impl Exporter {
 
     fn hold_sentinel(&self, device: DeviceUuid) -> Result<(), Fault> {
         let mut sentinels = self.sentinels.lock()?;
-        if !sentinels.contains_key(&device) {
+        if let Entry::Vacant(place) = sentinels.entry(device) {
             let driver = Driver::load()?;
             // Without one everything works, only slower: a full GPU is no reason to refuse a publish.
             if let Ok(sentinel) = Sentinel::hold(driver, driver.device(device)?) {
-                sentinels.insert(device, sentinel);
+                place.insert(sentinel);
             }
         }
         Ok(())

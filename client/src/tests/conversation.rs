@@ -260,7 +260,7 @@ fn a_full_connection_holds_up_no_drop() {
         connection.release_later(LeaseId(lease));
     }
     let mut heard = Vec::new();
-    while heard.len() < LEASES as usize {
+    while (heard.len() as u64) < LEASES {
         heard.extend(fake.hear_release());
     }
     assert!(heard.iter().copied().eq(0..LEASES), "each once, in order");

@@ -48,7 +48,11 @@ impl Fake {
 
     pub(super) fn say(&self, request: RequestId, body: BrokerBody) {
         for packet in codec::encode_broker(&BrokerMessage { request, body }) {
-            self.socket.send(&packet, patience()).unwrap();
+            match self.socket.send(&packet, patience()) {
+                // The client has ended the connection and does not want to know.
+                Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return,
+                sent => sent.unwrap(),
+            }
         }
     }
 
