@@ -1,1 +1,23 @@
 //! The node daemon of gpu-handoff.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what is published, leased, waited for | [`registry`] (pure) |
+//! | the one task that owns that state | [`owner`] |
+//! | where strangers' bytes and descriptors are received: one thread a member | [`lane`] |
+//! | where a peer is authenticated | [`identity`] |
+//! | where a descriptor is validated | [`gpu`] |
+//! | who the members are | [`members`] |
+//! | everything wired together | [`app`] |
+//! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod gpu;
+pub mod identity;
+pub mod lane;
+pub mod limits;
+pub mod members;
+pub mod owner;
+pub mod registry;

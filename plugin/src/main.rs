@@ -1,3 +1,15 @@
-//! See the library.
+//! The `gpu-handoff-plugin` program. See the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match gpu_handoff_plugin::cli::Args::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpu-handoff-plugin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -74,7 +74,11 @@ impl Policy {
                     .with_remedy("publish as vmm, or have the administrator set `legacy: within-namespace` in the policy"));
             }
             (Kind::Timeline, _) => {
-                return Err(Refusal::new(Code::UnsupportedKind).compared_with("kind", "vmm or legacy", "timeline"));
+                return Err(Refusal::new(Code::UnsupportedKind).compared_with(
+                    "kind",
+                    "vmm or legacy",
+                    "timeline",
+                ));
             }
         }
         if facts.lifetime == Lifetime::Pod {
@@ -106,7 +110,11 @@ fn within(code: Code, what: &str, held: u64, more: u64, limit: u64) -> Result<()
     if held.saturating_add(more) <= limit {
         return Ok(());
     }
-    Err(Refusal::new(code).compared_with(what, format!("at most {limit}"), format!("{held} held, {more} more")))
+    Err(Refusal::new(code).compared_with(
+        what,
+        format!("at most {limit}"),
+        format!("{held} held, {more} more"),
+    ))
 }
 
 #[cfg(test)]

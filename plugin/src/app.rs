@@ -1,0 +1,206 @@
+//! Everything wired together: the owner, a lane for each member, the GPU workers, and an orderly stop.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use gpu_handoff_policy::LegacyRule;
+use rustix::fs::FlockOperation;
+use rustix::process::{Resource, Rlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::gpu::supervisor::Supervisor;
+use crate::gpu::{chain, self_test};
+use crate::identity::Door;
+use crate::lane::{self, Lane, LaneSpec, Shared};
+use crate::limits;
+use crate::members::StaticMember;
+use crate::owner::Owner;
+use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
+
+/// Most descriptors that the daemon asks for, however many it may have.
+const WANTED_DESCRIPTORS: u64 = 65_536;
+
+/// Serves until it is told to stop by a signal; a second signal ends it at once.
+///
+/// # Errors
+/// What kept it from starting.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            info!("stopping; a second signal ends the daemon at once");
+            let again = async move {
+                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            };
+            again
+        };
+        serve(config, descriptors, stop).await
+    });
+    // A self-test that is still running is not waited for: its children end with its pipes.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Serves until `stop` comes back; what that gives is a second stop, which is not waited out.
+async fn serve<S, Again>(config: Config, descriptors: u64, stop: S) -> anyhow::Result<()>
+where
+    S: Future<Output = Again>,
+    Again: Future<Output = ()>,
+{
+    info!(%config, descriptors, "starting");
+    let _lock = own_the_node(&config.run_dir)?;
+    let (stopping, stopped) = watch::channel(false);
+    let (supervisor, inspector) = Supervisor::new(config.program.clone());
+    let (mail, inbox) = mpsc::channel(limits::OWNER_QUEUE);
+    let shared = Shared {
+        owner: mail.clone(),
+        inspector,
+        boot: config.boot,
+        next_session: Arc::new(AtomicU64::new(1)),
+        pid_word_proven: Arc::new(AtomicBool::new(false)),
+        stop: stopped.clone(),
+    };
+    let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
+    let mut registry = Registry::new(config.policy.clone(), capacity, config.boot, first_lease()?);
+    let lanes = start_lanes(&config, &shared, &mut registry)?;
+    let handles: HashMap<_, _> = lanes.iter().map(|(member, lane)| (*member, lane.handle.clone())).collect();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(Owner::new(registry, inbox, handles).run(stopped.clone()));
+    tasks.spawn(supervisor.run(stopped));
+    if config.policy.legacy != LegacyRule::Deny {
+        tasks.spawn(prove_pid_word(config.program.clone(), shared.clone()));
+    }
+    drop((mail, shared));
+    info!(members = lanes.len(), "ready");
+    let again = stop.await;
+    stopping.send_replace(true);
+    tokio::select! {
+        outcome = wind_down(tasks, lanes) => outcome,
+        () = again => bail!("ended by a second signal"),
+    }
+}
+
+/// Waits for tasks and threads, but not for ever: a lane may be stuck in a stranger's descriptor.
+async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + limits::STOP_TIME;
+    let ended = async {
+        while tasks.join_next().await.is_some() {}
+        for (_, lane) in &lanes {
+            while !lane.thread.is_finished() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+    };
+    if tokio::time::timeout_at(deadline, ended).await.is_err() {
+        bail!("a member's lane did not end within {:?}", limits::STOP_TIME);
+    }
+    for (member, lane) in lanes {
+        if lane.thread.join().is_err() {
+            warn!(member = member.0, "a member's lane had broken off");
+        }
+    }
+    info!("stopped");
+    Ok(())
+}
+
+fn start_lanes(config: &Config, shared: &Shared, registry: &mut Registry) -> anyhow::Result<Vec<(MemberId, Lane)>> {
+    let mut lanes = Vec::with_capacity(config.members.len());
+    for (number, member) in (0..).zip(&config.members) {
+        let id = MemberId(number);
+        let folder = make_slot(&config.run_dir, member)
+            .with_context(|| format!("make the folder of slot {}", member.slot))?;
+        let (pod, group) = (member.pod(), member.group());
+        let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices.clone() };
+        registry.apply(Input::MemberJoined(id, facts), Instant::now());
+        let spec = LaneSpec {
+            member: id,
+            pod,
+            group,
+            door: Door { user: member.user },
+            socket: folder.join("slot.sock"),
+            quota: config.policy.quota,
+        };
+        let lane = lane::start(spec, shared.clone()).with_context(|| format!("serve slot {}", member.slot))?;
+        lanes.push((id, lane));
+    }
+    Ok(lanes)
+}
+
+/// Makes the folder that is mounted into the member's sidecar. Where the member has a user, it is that user's alone.
+fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<PathBuf> {
+    let folder = run_dir.join("slots").join(member.slot.as_str());
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
+    if let Some(user) = member.user {
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
+        std::os::unix::fs::chown(&folder, Some(user), None)?;
+    }
+    Ok(folder)
+}
+
+/// One daemon owns a node: two would give the same slots to different members.
+fn own_the_node(run_dir: &Path) -> anyhow::Result<std::fs::File> {
+    std::fs::create_dir_all(run_dir).with_context(|| format!("make the run directory {}", run_dir.display()))?;
+    let path = run_dir.join("lock");
+    let file = std::fs::File::create(&path).with_context(|| format!("open {}", path.display()))?;
+    rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another daemon owns {}: stop it first", run_dir.display()))?;
+    Ok(file)
+}
+
+/// Raises the soft limit and lets the descriptor table grow to it now: growing it later, with threads running, would
+/// stall them for milliseconds.
+fn raise_descriptor_limit() -> io::Result<u64> {
+    let now = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = now.maximum.unwrap_or(WANTED_DESCRIPTORS).min(WANTED_DESCRIPTORS);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: now.maximum })?;
+    let last = i32::try_from(wanted.saturating_sub(1)).unwrap_or(i32::MAX);
+    drop(rustix::io::fcntl_dupfd_cloexec(io::stderr().as_fd(), last)?);
+    Ok(wanted)
+}
+
+/// Lease numbers begin at a random one, so that those of an earlier daemon mean nothing to this one.
+fn first_lease() -> anyhow::Result<u64> {
+    getrandom::u64().context("draw a random number")
+}
+
+/// Tries once, in the background, whether legacy handles may be cured on this driver.
+async fn prove_pid_word(program: PathBuf, shared: Shared) {
+    let mut stop = shared.stop.clone();
+    let test = tokio::task::spawn_blocking(move || self_test::run(&program));
+    let outcome = tokio::select! {
+        outcome = test => outcome,
+        _ = stop.wait_for(|stopping| *stopping) => return,
+    };
+    let proven = match outcome {
+        Ok(Ok(proven)) => {
+            info!(proven, "self-test of legacy handles done");
+            proven
+        }
+        Ok(Err(e)) => {
+            warn!(error = chain(&e), "self-test of legacy handles not run: equal process numbers will be refused");
+            false
+        }
+        Err(e) => {
+            warn!(error = %e, "self-test of legacy handles broke off");
+            false
+        }
+    };
+    shared.pid_word_proven.store(proven, Ordering::Relaxed);
+    // The owner is gone only when the daemon stops.
+    let _ = shared.owner.send(Input::PidWordProven(proven)).await;
+}

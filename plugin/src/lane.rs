@@ -1,0 +1,193 @@
+//! Where strangers' bytes and descriptors are received: one thread for each member.
+//!
+//! Closing a foreign file can block for as long as its sender likes. So everything that a member sends is received,
+//! looked at and closed in that member's own thread, and a member that makes its thread wait hurts only itself. The
+//! thread runs a small runtime of its own: a listener on the slot, the sidecar's connections, and one task for each
+//! application's connection that a sidecar handed on.
+//!
+//! | concern | file |
+//! |---|---|
+//! | the sidecar's connection; connections handed on | [`slot`] |
+//! | an application's connection | [`session`] |
+//! | what waits to be sent to it | [`outbox`] |
+//! | what is published, before the registry sees it | [`vet`] |
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use gpu_handoff_policy::Quota;
+use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
+use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tracing::{Instrument, info, info_span, warn};
+
+use crate::gpu::Inspector;
+use crate::identity::Door;
+use crate::limits;
+use crate::owner::{LaneCommand, LaneHandle};
+use crate::registry::{Input, MemberId, SessionId};
+
+mod outbox;
+mod session;
+mod slot;
+mod vet;
+
+use session::Peer;
+
+/// What a lane serves.
+#[derive(Debug, Clone)]
+pub struct LaneSpec {
+    /// The member.
+    pub member: MemberId,
+    /// Its pod.
+    pub pod: PodRef,
+    /// Its group.
+    pub group: GroupKey,
+    /// Who may speak for it.
+    pub door: Door,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// What it may hold.
+    pub quota: Quota,
+}
+
+/// What all lanes use.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    /// The registry's mail.
+    pub owner: mpsc::Sender<Input>,
+    /// The GPU workers.
+    pub inspector: Inspector,
+    /// The node's boot.
+    pub boot: BootTag,
+    /// Numbers for sessions.
+    pub next_session: Arc<AtomicU64>,
+    /// Whether the self-test of legacy handles has passed.
+    pub pid_word_proven: Arc<AtomicBool>,
+    /// Told when the daemon stops.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// A lane that runs.
+#[derive(Debug)]
+pub struct Lane {
+    /// Where the owner reaches it.
+    pub handle: LaneHandle,
+    /// Its thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// A state of the lane's thread that all of its tasks see.
+pub(crate) struct Context {
+    pub(crate) spec: LaneSpec,
+    pub(crate) shared: Shared,
+    /// The sessions by number: where what the owner says goes.
+    sessions: RefCell<HashMap<SessionId, Rc<Peer>>>,
+    /// Tasks to be run by the lane, so that they outlive the sidecar that brought them.
+    newcomers: mpsc::Sender<Newcomer>,
+}
+
+/// An application's connection that passed the door.
+pub(crate) struct Newcomer {
+    connection: AsyncSeqPacket,
+    process: crate::identity::Process,
+}
+
+impl Context {
+    fn new_session_id(&self) -> SessionId {
+        SessionId(self.shared.next_session.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn session_count(&self) -> usize {
+        self.sessions.borrow().len()
+    }
+}
+
+/// Binds the member's socket and starts its thread.
+///
+/// # Errors
+/// When the socket cannot be bound or the thread cannot be started.
+pub fn start(spec: LaneSpec, shared: Shared) -> io::Result<Lane> {
+    let (commands, inbox) = mpsc::channel(limits::LANE_QUEUE);
+    let overrun = Arc::new(AtomicBool::new(false));
+    let handle = LaneHandle::new(commands, Arc::clone(&overrun));
+    // The runtime is made here, so that a failure is the caller's to report.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        AsyncSeqListener::bind(&spec.socket)?
+    };
+    let name = format!("lane-{}", spec.member.0);
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
+        let tasks = LocalSet::new();
+        runtime.block_on(tasks.run_until(run(spec, shared, listener, inbox, overrun).instrument(span)));
+    })?;
+    Ok(Lane { handle, thread })
+}
+
+async fn run(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: AsyncSeqListener,
+    mut inbox: mpsc::Receiver<LaneCommand>,
+    overrun: Arc<AtomicBool>,
+) {
+    let mut stop = shared.stop.clone();
+    let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
+    let context = Rc::new(Context { spec, shared, sessions: RefCell::default(), newcomers });
+    info!(socket = %context.spec.socket.display(), "serving");
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stopping| *stopping) => break,
+            Some(command) = inbox.recv() => obey(&context, command),
+            Some(newcomer) = arrivals.recv() => {
+                tasks.spawn_local(session::serve(Rc::clone(&context), newcomer));
+            }
+            accepted = listener.accept() => match accepted {
+                Ok(fd) => { tasks.spawn_local(slot::serve(Rc::clone(&context), fd)); }
+                Err(e) => warn!(error = %e, "a sidecar could not be accepted"),
+            },
+            Some(done) = tasks.join_next() => {
+                if let Err(e) = done {
+                    warn!(error = %e, "a connection's task broke off");
+                }
+            }
+        }
+        if overrun.swap(false, Ordering::Relaxed) {
+            for peer in context.sessions.borrow().values() {
+                peer.end();
+            }
+        }
+    }
+    session::farewell(&context).await;
+    tasks.shutdown().await;
+    drop(std::fs::remove_file(&context.spec.socket));
+}
+
+fn obey(context: &Context, command: LaneCommand) {
+    match command {
+        LaneCommand::Send(session, message) => {
+            let peer = context.sessions.borrow().get(&session).cloned();
+            if let Some(peer) = peer {
+                peer.say(&message);
+            }
+        }
+        LaneCommand::EndSession(session) => {
+            let peer = context.sessions.borrow().get(&session).cloned();
+            if let Some(peer) = peer {
+                peer.end();
+            }
+        }
+        LaneCommand::Dispose(carrier) => drop(carrier),
+    }
+}

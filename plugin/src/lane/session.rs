@@ -1,0 +1,282 @@
+//! An application's connection: its requests go to the registry, what the registry says goes back.
+//!
+//! The session ends with the connection or with the process that opened it, whichever comes first; a child that
+//! inherited the connection does not keep it alive.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_protocol::codec;
+use gpu_handoff_protocol::message::{
+    BrokerBody, BrokerMessage, ClientBody, ClientMessage, EndReason, RequestId, Version, Welcome,
+};
+use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::{Instrument, debug, info, info_span};
+
+use super::outbox::{Outbox, Queued};
+use super::{Context, Newcomer, slot, vet};
+use crate::identity::Process;
+use crate::limits;
+use crate::registry::{Ask, Input, SessionFacts, SessionId};
+
+/// The sending side of a session, shared with the lane that brings it the owner's words.
+pub(super) struct Peer {
+    connection: AsyncSeqPacket,
+    outbox: RefCell<Outbox>,
+    /// Watches that overflowed and must be ended in the registry.
+    overflown: RefCell<Vec<RequestId>>,
+    stirred: Notify,
+    ended: Cell<bool>,
+}
+
+impl Peer {
+    fn new(connection: AsyncSeqPacket) -> Self {
+        let outbox = RefCell::new(Outbox::new(limits::OUTBOX_PACKETS));
+        let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
+        Self { connection, outbox, overflown, stirred, ended }
+    }
+
+    /// Sends now if nothing waits and there is room, else queues.
+    pub(super) fn say(&self, message: &BrokerMessage) {
+        let watch = match message.body {
+            BrokerBody::Event(_) if message.request != 0 => Some(message.request),
+            _ => None,
+        };
+        if matches!(message.body, BrokerBody::Cancelled) {
+            self.outbox.borrow_mut().watch_ended(message.request);
+        }
+        for packet in codec::encode_broker(message) {
+            if self.outbox.borrow().is_empty() {
+                match self.connection.try_send(&packet) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(_) => return self.end(),
+                }
+            }
+            let queued = self.outbox.borrow_mut().push(packet, watch);
+            match queued {
+                Queued::Yes => self.stirred.notify_one(),
+                Queued::Dropped => {}
+                Queued::NoRoom => return self.end(),
+                Queued::WatchOverflow => self.end_watch(message.request),
+            }
+        }
+    }
+
+    /// Tells the process that its watch has a gap, and the registry that it is over.
+    fn end_watch(&self, request: RequestId) {
+        self.overflown.borrow_mut().push(request);
+        self.stirred.notify_one();
+        let refusal = Refusal::new(Code::WatchOverflow);
+        self.say(&BrokerMessage { request, body: BrokerBody::Refused(refusal) });
+    }
+
+    /// Ends the connection; the session's task notices.
+    pub(super) fn end(&self) {
+        self.ended.set(true);
+        self.connection.end();
+        self.stirred.notify_one();
+    }
+
+    /// Sends what waits; comes back only if the connection failed.
+    async fn flush(&self) {
+        loop {
+            let first = self.outbox.borrow().first().cloned();
+            match first {
+                None => std::future::pending().await,
+                Some(packet) => match self.connection.send(&packet).await {
+                    Ok(()) => self.outbox.borrow_mut().first_is_sent(),
+                    Err(_) => return,
+                },
+            }
+        }
+    }
+}
+
+/// Serves a connection from its hello to its end.
+pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
+    let Newcomer { connection, process } = newcomer;
+    let id = context.new_session_id();
+    let peer = Rc::new(Peer::new(connection));
+    let span = info_span!("session", id = id.0, pid = process.pid);
+    context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
+    let session = Session { id, context: &context, peer: &peer, process: &process };
+    session.run().instrument(span).await;
+    peer.connection.end();
+    context.sessions.borrow_mut().remove(&id);
+}
+
+/// Tells every session that the daemon stops, and ends it.
+pub(super) async fn farewell(context: &Context) {
+    let peers: Vec<Rc<Peer>> = context.sessions.borrow().values().cloned().collect();
+    for peer in peers {
+        peer.say(&refused(0, Refusal::new(Code::ShuttingDown)));
+        peer.end();
+    }
+    // Lets the sessions' tasks tell the registry.
+    tokio::task::yield_now().await;
+}
+
+/// Refuses a connection that will not be served.
+pub(super) fn refuse(socket: &SeqPacket, refusal: &Refusal) {
+    for packet in codec::encode_broker(&refused(0, refusal.clone())) {
+        // The refusal is a courtesy: a peer that cannot take it learns by the end of the connection.
+        let _ = socket.try_send(&packet);
+    }
+    socket.end();
+}
+
+fn refused(request: RequestId, refusal: Refusal) -> BrokerMessage {
+    BrokerMessage { request, body: BrokerBody::Refused(refusal) }
+}
+
+type Vetting = Pin<Box<dyn Future<Output = Ask>>>;
+
+struct Session<'a> {
+    id: SessionId,
+    context: &'a Context,
+    peer: &'a Rc<Peer>,
+    process: &'a Process,
+}
+
+impl Session<'_> {
+    async fn run(&self) {
+        let mut buffer = RecvBuffer::new();
+        let patience = Duration::from_millis(wire::HELLO_MS);
+        match timeout(patience, self.hello(&mut buffer)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => return self.refuse(&refusal),
+            Err(_elapsed) => {
+                let limit = format!("within {} ms", wire::HELLO_MS);
+                return self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", limit, "none"));
+            }
+        }
+        let reason = self.converse(&mut buffer).await;
+        self.tell(Input::SessionEnded(self.id, reason)).await;
+    }
+
+    fn refuse(&self, refusal: &Refusal) {
+        info!(%refusal, "connection refused");
+        self.peer.say(&refused(0, refusal.clone()));
+        self.peer.end();
+    }
+
+    /// The first packet. The registry knows the session before the process is told so.
+    async fn hello(&self, buffer: &mut RecvBuffer) -> Result<(), Refusal> {
+        let Some(message) = self.next(buffer).await? else {
+            return Err(Refusal::new(Code::HelloExpected).compared_with("hello", "one", "end of the connection"));
+        };
+        let ClientBody::Hello { version, program } = message.body else {
+            return Err(Refusal::new(Code::HelloExpected).compared_with("first message", "hello", "another"));
+        };
+        slot::check_version(version)?;
+        let facts = SessionFacts { member: self.context.spec.member, own_pid: self.process.own_pid };
+        self.tell(Input::SessionOpened(self.id, facts)).await;
+        info!(program, process = %self.process, "application connected");
+        self.peer.say(&BrokerMessage { request: message.request, body: self.welcome(PROTOCOL_VERSION) });
+        Ok(())
+    }
+
+    fn welcome(&self, version: Version) -> BrokerBody {
+        let proven = &self.context.shared.pid_word_proven;
+        BrokerBody::Welcome(Welcome {
+            version,
+            pod: self.context.spec.pod.clone(),
+            group: self.context.spec.group.clone(),
+            boot: self.context.shared.boot,
+            legacy_pid_word_proven: proven.load(std::sync::atomic::Ordering::Relaxed),
+        })
+    }
+
+    /// Requests and answers until the end; says what ended it.
+    async fn converse(&self, buffer: &mut RecvBuffer) -> EndReason {
+        let mut vetting: Option<(RequestId, Vetting)> = None;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.process.died() => {
+                    info!("the process has ended");
+                    return EndReason::OwnerDied;
+                }
+                ask = async { match &mut vetting { Some((_, v)) => v.await, None => std::future::pending().await } } => {
+                    if let Some((request, _)) = vetting.take() {
+                        self.tell(Input::Ask(self.id, request, ask)).await;
+                    }
+                }
+                () = self.peer.stirred.notified() => {
+                    if self.peer.ended.get() {
+                        return self.end_reason();
+                    }
+                    self.end_overflown_watches().await;
+                }
+                () = self.peer.flush() => return self.end_reason(),
+                received = self.next(buffer), if vetting.is_none() => match received {
+                    Ok(Some(message)) => vetting = self.take(message).await,
+                    Ok(None) => return self.end_reason(),
+                    Err(refusal) => {
+                        self.refuse(&refusal);
+                        return EndReason::OwnerClosed;
+                    }
+                },
+            }
+        }
+    }
+
+    /// A connection's end mostly means that its process is ending.
+    fn end_reason(&self) -> EndReason {
+        if self.process.is_ending() { EndReason::OwnerDied } else { EndReason::OwnerClosed }
+    }
+
+    async fn end_overflown_watches(&self) {
+        let overflown = std::mem::take(&mut *self.peer.overflown.borrow_mut());
+        for request in overflown {
+            self.tell(Input::Ask(self.id, request, Ask::Cancel(request))).await;
+        }
+    }
+
+    async fn next(&self, buffer: &mut RecvBuffer) -> Result<Option<ClientMessage>, Refusal> {
+        match self.peer.connection.recv(buffer).await {
+            Ok(frame) => frame.map(codec::decode_client).transpose(),
+            Err(e) => {
+                debug!(error = %e, "receiving failed");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Passes a request on to the registry; a publish has to be vetted first, and comes back as that.
+    async fn take(&self, message: ClientMessage) -> Option<(RequestId, Vetting)> {
+        let ClientMessage { request, body } = message;
+        let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
+        let ask = match body {
+            ClientBody::Publish(items) => {
+                let (boot, inspector) = (self.context.shared.boot, self.context.shared.inspector.clone());
+                let vetting = async move { Ask::Publish(vet::publications(items, boot, inspector).await) };
+                return Some((request, Box::pin(vetting)));
+            }
+            ClientBody::Acquire { items, wait } => Ask::Acquire { items, until: after(wait) },
+            ClientBody::Release(leases) => Ask::Release(leases),
+            ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
+            ClientBody::Watch => Ask::Watch,
+            ClientBody::Cancel { request } => Ask::Cancel(request),
+            ClientBody::Hello { .. } => {
+                self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", "one", "a second"));
+                return None;
+            }
+        };
+        self.tell(Input::Ask(self.id, request, ask)).await;
+        None
+    }
+
+    async fn tell(&self, input: Input) {
+        // The owner is gone only when the daemon stops, and then the session does too.
+        let _ = self.context.shared.owner.send(input).await;
+    }
+}

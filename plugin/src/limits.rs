@@ -1,0 +1,28 @@
+//! The daemon's own limits, each named with its unit. Those of the wire are in `gpu_handoff_protocol::limits`, those
+//! of a member in its quota (`gpu_handoff_policy::Quota`).
+
+use std::time::Duration;
+
+/// Inputs that may wait for the registry's owner. A lane that finds it full waits.
+pub const OWNER_QUEUE: usize = 4_096;
+/// Commands that may wait for a lane. The owner never waits: a member whose lane is that far behind loses its
+/// sessions.
+pub const LANE_QUEUE: usize = 16_384;
+/// Packets that may wait for a process that does not read; one more ends its connection.
+pub const OUTBOX_PACKETS: usize = 20_000;
+/// Connections of sidecars to one slot.
+pub const SLOT_CONNECTIONS: usize = 4;
+/// Descriptors that are inspected at a time.
+pub const INSPECTIONS: usize = 64;
+/// How long a GPU worker may take for one descriptor.
+pub const INSPECTION_TIME: Duration = Duration::from_secs(2);
+/// How long a GPU worker may take to start (loading the driver takes most of it).
+pub const WORKER_START_TIME: Duration = Duration::from_secs(15);
+/// How long the self-test of legacy handles may take.
+pub const SELF_TEST_TIME: Duration = Duration::from_secs(30);
+/// Descriptors that the daemon keeps for itself: sockets, pidfds, logs; the rest may hold buffers.
+pub const RESERVED_DESCRIPTORS: u64 = 256;
+/// How long the daemon lets its threads end after it was told to stop.
+pub const STOP_TIME: Duration = Duration::from_secs(5);
+/// Most bytes of a static members file.
+pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;

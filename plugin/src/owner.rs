@@ -1,0 +1,150 @@
+//! The one task that owns the registry: everybody else sends it inputs, it hands out the effects.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerMessage, Carrier};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
+
+use crate::registry::{Effect, Input, MemberId, Note, Registry, SessionId};
+
+/// What the owner tells a lane.
+#[derive(Debug)]
+pub enum LaneCommand {
+    /// Send this to a session.
+    Send(SessionId, BrokerMessage),
+    /// Close this.
+    Dispose(Carrier),
+    /// End a session's connection.
+    EndSession(SessionId),
+}
+
+/// Where the owner reaches a lane.
+#[derive(Debug, Clone)]
+pub struct LaneHandle {
+    commands: mpsc::Sender<LaneCommand>,
+    overrun: Arc<AtomicBool>,
+}
+
+impl LaneHandle {
+    /// A handle on a lane's command queue. The lane ends all its sessions when it finds `overrun` set.
+    #[must_use]
+    pub fn new(commands: mpsc::Sender<LaneCommand>, overrun: Arc<AtomicBool>) -> Self {
+        Self { commands, overrun }
+    }
+
+    /// Hands a command over without waiting. A full queue means that the lane is stuck on a descriptor of its member:
+    /// only that member suffers, by losing its sessions.
+    fn give(&self, member: MemberId, command: LaneCommand) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.commands.try_send(command)
+            && !self.overrun.swap(true, Ordering::Relaxed)
+        {
+            warn!(member = member.0, "the member's lane does not keep up: its sessions end");
+        }
+    }
+}
+
+/// The registry with its mail.
+#[derive(Debug)]
+pub struct Owner {
+    registry: Registry,
+    inbox: mpsc::Receiver<Input>,
+    lanes: HashMap<MemberId, LaneHandle>,
+    sessions: HashMap<SessionId, MemberId>,
+}
+
+impl Owner {
+    /// An owner that serves these lanes.
+    #[must_use]
+    pub fn new(registry: Registry, inbox: mpsc::Receiver<Input>, lanes: HashMap<MemberId, LaneHandle>) -> Self {
+        Self { registry, inbox, lanes, sessions: HashMap::new() }
+    }
+
+    /// Serves until told to stop, or until nobody is left to send inputs.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            let due = self.registry.next_deadline();
+            let input = tokio::select! {
+                input = self.inbox.recv() => match input { Some(input) => input, None => break },
+                () = sleep_until(due) => Input::Tick,
+                _ = stop.wait_for(|stopping| *stopping) => break,
+            };
+            self.take(input);
+        }
+        let (buffers, leases, sessions) = self.registry.counts();
+        info!(buffers, leases, sessions, "the registry stops");
+    }
+
+    fn take(&mut self, input: Input) {
+        match &input {
+            Input::SessionOpened(session, facts) => {
+                self.sessions.insert(*session, facts.member);
+            }
+            Input::SessionEnded(session, reason) => {
+                debug!(session = session.0, reason = reason.as_str(), "session ended");
+            }
+            _ => {}
+        }
+        let ended = match &input {
+            Input::SessionEnded(session, _) => Some(*session),
+            _ => None,
+        };
+        for effect in self.registry.apply(input, Instant::now()) {
+            self.perform(effect);
+        }
+        if let Some(session) = ended {
+            self.sessions.remove(&session);
+        }
+    }
+
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Send(session, message) => self.to_session(session, LaneCommand::Send(session, message)),
+            Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
+            Effect::Dispose(member, carrier) => {
+                if let Some(lane) = self.lanes.get(&member) {
+                    lane.give(member, LaneCommand::Dispose(carrier));
+                }
+            }
+            Effect::Note(note) => self.log(&note),
+        }
+    }
+
+    fn to_session(&self, session: SessionId, command: LaneCommand) {
+        let Some(member) = self.sessions.get(&session) else { return };
+        if let Some(lane) = self.lanes.get(member) {
+            lane.give(*member, command);
+        }
+    }
+
+    fn log(&self, note: &Note) {
+        match note {
+            Note::Published(b) => info!(
+                buffer = %b.id, pod = %b.owner, name = %b.facts.name, generation = b.generation,
+                kind = b.facts.kind.as_str(), bytes = b.facts.size, device = %b.facts.device, verified = b.verified,
+                "buffer published"
+            ),
+            Note::Leased(lease, buffer, session) => {
+                let member = self.sessions.get(session).map(|m| m.0);
+                debug!(%buffer, %lease, member, "lease given");
+            }
+            Note::Ending(buffer, reason, leases) => {
+                info!(%buffer, reason = reason.as_str(), leases, "buffer takes no new leases");
+            }
+            Note::Orphaned(buffer, reason, leases) => {
+                warn!(%buffer, reason = reason.as_str(), leases, "buffer ended, and leases are left");
+            }
+            Note::Gone(buffer, reason) => info!(%buffer, reason = reason.as_str(), "buffer gone"),
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,264 @@
+//! A lease is given, waited for, given back.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, Target, Wanted};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
+
+use super::publish::list;
+use super::{Buffer, Effect, MemberId, Note, Registry, SessionId};
+
+type Key = (SessionId, RequestId);
+
+#[derive(Debug)]
+struct Waiting {
+    group: GroupKey,
+    items: Vec<Wanted>,
+    until: Instant,
+}
+
+/// The acquires that wait for buffers to appear.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    waiting: HashMap<Key, Waiting>,
+    by_name: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
+    by_time: BTreeSet<(Instant, Key)>,
+    /// Those to look at again because a buffer of a name they want has appeared.
+    stirred: BTreeSet<Key>,
+}
+
+impl Waits {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    fn add(&mut self, key: Key, waiting: Waiting) {
+        self.by_time.insert((waiting.until, key));
+        for name in names(&waiting.items) {
+            self.by_name.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
+        }
+        self.waiting.insert(key, waiting);
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&key)?;
+        self.by_time.remove(&(waiting.until, key));
+        self.stirred.remove(&key);
+        for name in names(&waiting.items) {
+            let index = (waiting.group.clone(), name.clone());
+            if let Some(keys) = self.by_name.get_mut(&index) {
+                keys.remove(&key);
+                if keys.is_empty() {
+                    self.by_name.remove(&index);
+                }
+            }
+        }
+        Some(waiting)
+    }
+
+    pub(super) fn forget_session(&mut self, session: SessionId) {
+        let keys: Vec<Key> = self.waiting.keys().filter(|(s, _)| *s == session).copied().collect();
+        for key in keys {
+            self.remove(key);
+        }
+    }
+
+    pub(super) fn buffer_appeared(&mut self, group: &GroupKey, name: &BufferName) {
+        if let Some(keys) = self.by_name.get(&(group.clone(), name.clone())) {
+            self.stirred.extend(keys);
+        }
+    }
+}
+
+fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
+    items.iter().filter_map(|i| match &i.target {
+        Target::Name(name) => Some(name),
+        Target::Id(_) => None,
+    })
+}
+
+/// What a wanted buffer comes to.
+enum Found {
+    Here(BufferId),
+    NotYet,
+    Refused(Refusal),
+}
+
+impl Registry {
+    pub(super) fn acquire(&mut self, session: SessionId, request: RequestId, items: Vec<Wanted>, until: Option<Instant>) {
+        let missing = items.iter().any(|i| matches!(self.find(session, i), Found::NotYet));
+        let Some(until) = until.filter(|_| missing) else {
+            self.settle(session, request, &items, Code::NotFound);
+            return;
+        };
+        if let Err(refusal) = self.open_request(session, request) {
+            self.reply(session, request, BrokerBody::Refused(refusal));
+            return;
+        }
+        let Some(group) = self.group_of(session).cloned() else { return };
+        self.waits.add((session, request), Waiting { group, items, until });
+    }
+
+    /// Answers an acquire with what is there now; what is not there is refused with `missing`.
+    fn settle(&mut self, session: SessionId, request: RequestId, items: &[Wanted], missing: Code) {
+        let outcomes = items.iter().map(|item| self.acquire_one(session, item, missing)).collect();
+        self.reply(session, request, BrokerBody::Acquired(outcomes));
+    }
+
+    fn acquire_one(&mut self, session: SessionId, item: &Wanted, missing: Code) -> Result<Grant, Refusal> {
+        match self.find(session, item) {
+            Found::Here(id) => self.grant(session, id),
+            Found::NotYet => Err(self.not_there(session, item, missing)),
+            Found::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    fn find(&self, session: SessionId, item: &Wanted) -> Found {
+        let Some(group) = self.group_of(session) else {
+            return Found::Refused(Refusal::new(Code::ShuttingDown));
+        };
+        match &item.target {
+            Target::Id(id) => self.find_by_id(session, group, *id),
+            Target::Name(name) => {
+                let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
+                match newest.and_then(|id| self.buffers.get(id)) {
+                    Some(buffer) if buffer.info.generation > item.newer_than => Found::Here(buffer.info.id),
+                    _ => Found::NotYet,
+                }
+            }
+        }
+    }
+
+    fn find_by_id(&self, session: SessionId, group: &GroupKey, id: BufferId) -> Found {
+        if id.boot != self.boot {
+            let found = format!("{:016x}", id.boot.0);
+            let wanted = format!("{:016x}", self.boot.0);
+            return Found::Refused(Refusal::new(Code::StaleHandle).compared_with("boot of the node", wanted, found));
+        }
+        // Another tenant's buffer reads exactly like one that does not exist.
+        let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
+        match (known.map(|b| b.ending), self.ended.of(id, group)) {
+            (Some(None), _) => Found::Here(id),
+            (Some(Some(ending)), _) => Found::Refused(ending.refusal(id)),
+            (None, Some(reason)) => Found::Refused(super::ending::retired(id, reason)),
+            (None, None) => {
+                let item = Wanted { target: Target::Id(id), newer_than: 0 };
+                Found::Refused(self.not_there(session, &item, Code::NotFound))
+            }
+        }
+    }
+
+    /// The refusal for what is not there; it says where was looked, and reveals nothing else.
+    fn not_there(&self, session: SessionId, item: &Wanted, code: Code) -> Refusal {
+        let wanted = match &item.target {
+            Target::Id(id) => id.to_string(),
+            Target::Name(name) if item.newer_than > 0 => format!("{name} newer than generation {}", item.newer_than),
+            Target::Name(name) => name.to_string(),
+        };
+        let group = self.group_of(session).map_or_else(String::new, ToString::to_string);
+        Refusal::new(code).compared_with("buffer", wanted, format!("none such in group {group}"))
+    }
+
+    fn grant(&mut self, session: SessionId, id: BufferId) -> Result<Grant, Refusal> {
+        let (member, rewrite_pid_word) = self.may_import(session, id)?;
+        let lease = LeaseId(self.next_lease);
+        let (Some(buffer), Some(s)) = (self.buffers.get_mut(&id), self.sessions.get_mut(&session)) else {
+            return Err(Refusal::new(Code::NotFound));
+        };
+        let Some(carrier) = buffer.carrier.clone() else { return Err(Refusal::new(Code::Retired)) };
+        self.next_lease = self.next_lease.wrapping_add(1);
+        buffer.leases.insert(lease);
+        buffer.given.insert(session);
+        s.leases.insert(lease);
+        s.given.insert(id);
+        let info = buffer.info.clone();
+        self.leases.insert(lease, id);
+        if let Some(usage) = self.usage_mut(member) {
+            usage.leases += 1;
+        }
+        self.effects.push(Effect::Note(Note::Leased(lease, id, session)));
+        Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word })
+    }
+
+    /// Whether the session's pod can and may import the buffer, and whether its handle must be cured first.
+    fn may_import(&self, session: SessionId, id: BufferId) -> Result<(MemberId, bool), Refusal> {
+        let gone = || Refusal::new(Code::NotFound);
+        let (s, buffer) = (self.sessions.get(&session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
+        let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
+        self.policy.may_lease(&member.usage)?;
+        if let Some(held) = &member.facts.devices
+            && !held.contains(&buffer.info.facts.device)
+        {
+            let found = format!("pod {} holds {}", member.facts.pod, list(held));
+            let wanted = buffer.info.facts.device;
+            return Err(Refusal::new(Code::NoPeerAccess).compared_with("device", wanted, found));
+        }
+        let rewrite = buffer.info.facts.kind == Kind::Legacy && self.collides(s.facts.own_pid, buffer)?;
+        Ok((s.facts.member, rewrite))
+    }
+
+    /// Whether importer and exporter have equal process numbers, which the driver takes for one process.
+    fn collides(&self, own_pid: u32, buffer: &Buffer) -> Result<bool, Refusal> {
+        let exporter = self.sessions.get(&buffer.owner).map(|o| o.facts.own_pid);
+        if exporter != Some(own_pid) {
+            return Ok(false);
+        }
+        if self.pid_word_proven {
+            return Ok(true);
+        }
+        let refusal = Refusal::new(Code::PidCollision);
+        Err(refusal.compared_with("process number", format!("other than the exporter's, {own_pid}"), own_pid))
+    }
+
+    pub(super) fn release(&mut self, session: SessionId, request: RequestId, leases: &[LeaseId]) {
+        let outcomes = leases.iter().map(|lease| self.release_one(session, *lease)).collect();
+        self.reply(session, request, BrokerBody::Released(outcomes));
+    }
+
+    fn release_one(&mut self, session: SessionId, lease: LeaseId) -> Result<(), Refusal> {
+        let refused = || Refusal::new(Code::NotLeased).compared_with("lease", "an active one of this process", lease);
+        let s = self.sessions.get_mut(&session).ok_or_else(refused)?;
+        if !s.leases.remove(&lease) {
+            return Err(refused());
+        }
+        let member = s.facts.member;
+        self.end_lease(lease, member);
+        Ok(())
+    }
+
+    /// Ends a wait (answered `WAIT_TIMEOUT`) or a watch.
+    pub(super) fn cancel(&mut self, session: SessionId, target: RequestId) {
+        if let Some(waiting) = self.waits.remove((session, target)) {
+            self.close_request(session, target);
+            self.settle(session, target, &waiting.items, Code::WaitTimeout);
+        } else if self.unwatch(session, target) {
+            self.close_request(session, target);
+            self.reply(session, target, BrokerBody::Cancelled);
+        }
+    }
+
+    pub(super) fn settle_waits_for_new_buffers(&mut self) {
+        for key in std::mem::take(&mut self.waits.stirred) {
+            let Some(waiting) = self.waits.waiting.get(&key) else { continue };
+            let complete = !waiting.items.iter().any(|i| matches!(self.find(key.0, i), Found::NotYet));
+            if complete {
+                self.end_wait(key, Code::NotFound);
+            }
+        }
+    }
+
+    pub(super) fn expire_waits(&mut self, now: Instant) {
+        while let Some((_, key)) = self.waits.by_time.first().filter(|(at, _)| *at <= now).copied() {
+            self.end_wait(key, Code::WaitTimeout);
+        }
+    }
+
+    fn end_wait(&mut self, key: Key, missing: Code) {
+        let (session, request) = key;
+        if let Some(waiting) = self.waits.remove(key) {
+            self.close_request(session, request);
+            self.settle(session, request, &waiting.items, missing);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A buffer ends; what happens to its leases.
+//!
+//! Whatever ends a buffer (retire, revoke, its owner's connection, process or pod), the same happens: it takes no new
+//! leases, the broker gives up its carrier at once (nobody will be given it any more), and it is gone when its last
+//! lease is. What differs is only when it counts as orphaned: after the deadline of a retire, else at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, RequestId};
+use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
+
+use super::{Effect, MemberId, Note, Registry, SessionId};
+
+/// How many ended buffers are remembered, so that an acquire can say `RETIRED` and why.
+const REMEMBERED: usize = 4_096;
+
+/// How a buffer ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending {
+    reason: EndReason,
+    /// Until when its holders may keep their leases; `None`: they should be gone already.
+    until: Option<Instant>,
+}
+
+impl Ending {
+    pub(super) fn refusal(self, id: BufferId) -> Refusal {
+        retired(id, self.reason)
+    }
+}
+
+/// The refusal for a buffer that takes no new leases.
+pub(super) fn retired(id: BufferId, reason: EndReason) -> Refusal {
+    Refusal::new(Code::Retired).compared_with("buffer", format!("{id} live"), format!("ended: {}", reason.as_str()))
+}
+
+/// The last buffers that ended.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    order: VecDeque<BufferId>,
+    reasons: HashMap<BufferId, (GroupKey, EndReason)>,
+}
+
+impl Ended {
+    fn remember(&mut self, id: BufferId, group: GroupKey, reason: EndReason) {
+        if self.order.len() >= REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.reasons.remove(&oldest);
+        }
+        self.order.push_back(id);
+        self.reasons.insert(id, (group, reason));
+    }
+
+    /// How the buffer ended, for members of its group only.
+    pub(super) fn of(&self, id: BufferId, group: &GroupKey) -> Option<EndReason> {
+        self.reasons.get(&id).filter(|(g, _)| g == group).map(|(_, reason)| *reason)
+    }
+}
+
+impl Registry {
+    pub(super) fn retire(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        id: BufferId,
+        until: Option<Instant>,
+        now: Instant,
+    ) {
+        let outcome = self.may_retire(session, id);
+        let granted = outcome.is_ok();
+        self.reply(session, request, BrokerBody::Retired(outcome));
+        if granted {
+            self.end_buffer(id, EndReason::Retired, until, now);
+        }
+    }
+
+    /// Only the owner retires, and only once. Answers with the leases left.
+    fn may_retire(&self, session: SessionId, id: BufferId) -> Result<u32, Refusal> {
+        let unknown = || Refusal::new(Code::NotFound).compared_with("buffer", id, "none such");
+        let group = self.group_of(session).ok_or_else(unknown)?;
+        let Some(buffer) = self.buffers.get(&id) else {
+            return Err(self.ended.of(id, group).map_or_else(unknown, |reason| retired(id, reason)));
+        };
+        if !self.policy.may_exchange(&buffer.group, group) {
+            return Err(unknown());
+        }
+        if buffer.owner != session {
+            let owner = format!("a process of pod {}", buffer.info.owner);
+            return Err(Refusal::new(Code::NotOwner).compared_with("owner", owner, "another process or connection"));
+        }
+        match buffer.ending {
+            Some(ending) => Err(ending.refusal(id)),
+            None => Ok(count(buffer.leases.len())),
+        }
+    }
+
+    /// Lets a live buffer take no new leases. Ending one that is ending already only takes its deadline away.
+    pub(super) fn end_buffer(&mut self, id: BufferId, reason: EndReason, until: Option<Instant>, now: Instant) {
+        let Some(buffer) = self.buffers.get_mut(&id) else { return };
+        let until = until.filter(|at| *at > now);
+        let leases = count(buffer.leases.len());
+        if let Some(ending) = &mut buffer.ending {
+            if let Some(at) = ending.until.take() {
+                self.deadlines.remove(&(at, id));
+                self.orphan(id);
+            }
+            return;
+        }
+        buffer.ending = Some(Ending { reason, until });
+        let (group, name, member) = (buffer.group.clone(), buffer.info.facts.name.clone(), buffer.member);
+        let carrier = buffer.carrier.take();
+        self.give_up(member, carrier);
+        self.unname(&group, &name, id);
+        self.effects.push(Effect::Note(Note::Ending(id, reason, leases)));
+        match (leases, until) {
+            (0, _) => self.finish(id),
+            (_, Some(at)) => {
+                self.deadlines.insert((at, id));
+                self.tell_all(id, &Event::Retiring { id, deadline: at.saturating_duration_since(now) });
+            }
+            (_, None) => self.orphan(id),
+        }
+    }
+
+    fn give_up(&mut self, member: MemberId, carrier: Option<Carrier>) {
+        let Some(carrier) = carrier else { return };
+        self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.effects.push(Effect::Dispose(member, carrier));
+    }
+
+    /// Says that the buffer has ended and leases are left.
+    fn orphan(&mut self, id: BufferId) {
+        let Some(buffer) = self.buffers.get(&id) else { return };
+        let Some(ending) = buffer.ending else { return };
+        let leases = count(buffer.leases.len());
+        self.effects.push(Effect::Note(Note::Orphaned(id, ending.reason, leases)));
+        self.tell_all(id, &Event::Orphaned { id, reason: ending.reason, leases });
+    }
+
+    /// Ends a lease that its session has given back or lost; the buffer may be gone with it.
+    pub(super) fn end_lease(&mut self, lease: LeaseId, member: MemberId) {
+        let Some(id) = self.leases.remove(&lease) else { return };
+        if let Some(usage) = self.usage_mut(member) {
+            usage.leases -= 1;
+        }
+        let Some(buffer) = self.buffers.get_mut(&id) else { return };
+        buffer.leases.remove(&lease);
+        if buffer.ending.is_some() && buffer.leases.is_empty() {
+            self.finish(id);
+        }
+    }
+
+    /// Forgets an ended buffer that nobody leases, and says so.
+    fn finish(&mut self, id: BufferId) {
+        let Some(reason) = self.buffers.get(&id).and_then(|b| b.ending).map(|e| e.reason) else { return };
+        self.tell_all(id, &Event::Gone { id, reason });
+        let Some(buffer) = self.buffers.remove(&id) else { return };
+        if let Some(at) = buffer.ending.and_then(|e| e.until) {
+            self.deadlines.remove(&(at, id));
+        }
+        for session in &buffer.given {
+            if let Some(s) = self.sessions.get_mut(session) {
+                s.given.remove(&id);
+            }
+        }
+        if let Some(owner) = self.sessions.get_mut(&buffer.owner) {
+            owner.published.remove(&id);
+        }
+        if let Some(usage) = self.usage_mut(buffer.member) {
+            usage.buffers -= 1;
+            usage.bytes -= buffer.info.facts.allocation_size;
+        }
+        self.effects.push(Effect::Note(Note::Gone(id, reason)));
+        self.ended.remember(id, buffer.group, reason);
+    }
+
+    pub(super) fn expire_buffers(&mut self, now: Instant) {
+        while let Some((at, id)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
+            self.deadlines.remove(&(at, id));
+            if let Some(ending) = self.buffers.get_mut(&id).and_then(|b| b.ending.as_mut()) {
+                ending.until = None;
+            }
+            self.orphan(id);
+        }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,56 @@
+//! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
+
+use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
+use gpu_handoff_protocol::{BufferId, GroupKey};
+
+use super::{Registry, SessionId};
+
+/// The request number of what nobody asked for.
+const NOTICE: RequestId = 0;
+
+impl Registry {
+    pub(super) fn watch(&mut self, session: SessionId, request: RequestId) {
+        if let Err(refusal) = self.open_request(session, request) {
+            self.reply(session, request, BrokerBody::Refused(refusal));
+            return;
+        }
+        let Some(group) = self.group_of(session).cloned() else { return };
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        g.watchers.insert((session, request));
+        let mut live: Vec<BufferId> = g.names.values().flatten().copied().collect();
+        live.sort_by_key(|id| self.buffers.get(id).map(|b| b.info.generation));
+        for id in live {
+            if let Some(info) = self.buffers.get(&id).map(|b| b.info.clone()) {
+                self.reply(session, request, BrokerBody::Event(Event::Appeared(Box::new(info))));
+            }
+        }
+        self.reply(session, request, BrokerBody::Event(Event::SnapshotDone));
+    }
+
+    /// Ends a watch; whether there was one.
+    pub(super) fn unwatch(&mut self, session: SessionId, request: RequestId) -> bool {
+        let Some(group) = self.group_of(session).cloned() else { return false };
+        self.groups.get_mut(&group).is_some_and(|g| g.watchers.remove(&(session, request)))
+    }
+
+    pub(super) fn tell_watchers(&mut self, group: &GroupKey, event: &Event) {
+        let Some(watchers) = self.groups.get(group).map(|g| g.watchers.clone()) else { return };
+        for (session, request) in watchers {
+            self.reply(session, request, BrokerBody::Event(event.clone()));
+        }
+    }
+
+    /// Tells watchers, the owner, and everybody who was ever given the buffer.
+    pub(super) fn tell_all(&mut self, id: BufferId, event: &Event) {
+        let Some(buffer) = self.buffers.get(&id) else { return };
+        let group = buffer.group.clone();
+        let mut concerned = buffer.given.clone();
+        if self.sessions.contains_key(&buffer.owner) {
+            concerned.insert(buffer.owner);
+        }
+        for session in concerned {
+            self.reply(session, NOTICE, BrokerBody::Event(event.clone()));
+        }
+        self.tell_watchers(&group, event);
+    }
+}

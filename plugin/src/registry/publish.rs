@@ -1,0 +1,138 @@
+//! A buffer appears.
+
+use std::collections::BTreeSet;
+
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, Receipt, RequestId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Refusal};
+
+use super::{Buffer, Effect, MemberId, Note, Registry, SessionId, Vetted};
+
+impl Registry {
+    pub(super) fn publish(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        items: Vec<Result<Vetted, Refusal>>,
+    ) {
+        let outcomes: Vec<_> =
+            items.into_iter().map(|item| item.and_then(|vetted| self.publish_one(session, vetted))).collect();
+        self.reply(session, request, BrokerBody::Published(outcomes));
+        // Told after the answer, so that a publisher knows its own buffer before it hears of it.
+        self.settle_waits_for_new_buffers();
+    }
+
+    fn publish_one(&mut self, session: SessionId, vetted: Vetted) -> Result<Receipt, Refusal> {
+        let Some(member) = self.sessions.get(&session).map(|s| s.facts.member) else {
+            return Err(Refusal::new(Code::ShuttingDown));
+        };
+        if let Err(refusal) = self.may_publish(member, &vetted) {
+            self.effects.push(Effect::Dispose(member, vetted.publication.carrier));
+            return Err(refusal);
+        }
+        let Some(facts) = self.members.get(&member).map(|m| m.facts.clone()) else {
+            return Err(Refusal::new(Code::ShuttingDown));
+        };
+        let generation = self.next_generation(&facts.group);
+        let Vetted { id, publication, verified } = vetted;
+        let info = BufferInfo { id, generation, owner: facts.pod, verified, facts: publication.facts };
+        self.insert(session, member, facts.group, info, publication.carrier);
+        Ok(Receipt { id, generation })
+    }
+
+    fn may_publish(&self, member: MemberId, vetted: &Vetted) -> Result<(), Refusal> {
+        let Some(m) = self.members.get(&member) else { return Err(Refusal::new(Code::ShuttingDown)) };
+        let facts = &vetted.publication.facts;
+        check_range(facts.offset, facts.size, facts.allocation_size)?;
+        if let Some(held) = &m.facts.devices
+            && !held.contains(&facts.device)
+        {
+            let wanted = format!("one that pod {} holds: {}", m.facts.pod, list(held));
+            return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
+        }
+        self.policy.may_publish(&m.usage, facts)?;
+        self.name_is_free(&m.facts.group, &facts.name, member)?;
+        let more = u64::from(matches!(vetted.publication.carrier, Carrier::Descriptor(_)));
+        if self.descriptors + more > self.capacity.descriptors {
+            let limit = format!("at most {}", self.capacity.descriptors);
+            return Err(Refusal::new(Code::QuotaDescriptors).compared_with("descriptors", limit, self.descriptors + more));
+        }
+        Ok(())
+    }
+
+    /// A name belongs to the pod that holds live buffers under it.
+    fn name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
+        let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
+        match newest.and_then(|id| self.buffers.get(id)) {
+            Some(other) if other.member != member => {
+                let wanted = format!("{name} free, or held by the publishing pod");
+                Err(Refusal::new(Code::NameTaken).compared_with("name", wanted, format!("held by pod {}", other.info.owner)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_generation(&mut self, group: &GroupKey) -> u64 {
+        let group = self.groups.entry(group.clone()).or_default();
+        group.last_generation += 1;
+        group.last_generation
+    }
+
+    fn insert(
+        &mut self,
+        owner: SessionId,
+        member: MemberId,
+        group: GroupKey,
+        info: BufferInfo,
+        carrier: Carrier,
+    ) {
+        let id = info.id;
+        if let Some(usage) = self.usage_mut(member) {
+            usage.buffers += 1;
+            usage.bytes += info.facts.allocation_size;
+        }
+        self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        if let Some(session) = self.sessions.get_mut(&owner) {
+            session.published.insert(id);
+        }
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.names.entry(info.facts.name.clone()).or_default().push(id);
+        }
+        self.tell_watchers(&group, &Event::Appeared(Box::new(info.clone())));
+        self.effects.push(Effect::Note(Note::Published(Box::new(info.clone()))));
+        self.waits.buffer_appeared(&group, &info.facts.name);
+        let carrier = Some(carrier);
+        let (leases, given) = (BTreeSet::new(), BTreeSet::new());
+        self.buffers.insert(id, Buffer { info, group, owner, member, carrier, ending: None, leases, given });
+    }
+
+    /// Takes an ended buffer out of its group's names.
+    pub(super) fn unname(&mut self, group: &GroupKey, name: &BufferName, id: BufferId) {
+        let Some(group) = self.groups.get_mut(group) else { return };
+        if let Some(ids) = group.names.get_mut(name) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                group.names.remove(name);
+            }
+        }
+    }
+}
+
+/// A buffer is a part of its allocation, and not an empty one.
+fn check_range(offset: u64, size: u64, allocation: u64) -> Result<(), Refusal> {
+    match offset.checked_add(size) {
+        Some(end) if end <= allocation && size > 0 => Ok(()),
+        _ => {
+            let wanted = format!("a range within 0..{allocation}");
+            let found = format!("{size} bytes from {offset} on");
+            Err(Refusal::new(Code::SizeMismatch).compared_with("bytes", wanted, found))
+        }
+    }
+}
+
+/// Device UUIDs as a list for people.
+pub(super) fn list(devices: &[gpu_handoff_protocol::DeviceUuid]) -> String {
+    if devices.is_empty() {
+        return "none".to_owned();
+    }
+    devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,71 @@
+//! Members and sessions come and go.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
+
+use gpu_handoff_policy::Usage;
+use gpu_handoff_protocol::message::EndReason;
+
+use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
+
+impl Registry {
+    pub(super) fn member_joined(&mut self, member: MemberId, facts: MemberFacts) {
+        self.groups.entry(facts.group.clone()).or_default().members += 1;
+        self.members.insert(member, Member { facts, usage: Usage::default(), sessions: BTreeSet::new() });
+    }
+
+    pub(super) fn member_left(&mut self, member: MemberId, now: Instant) {
+        let Some(sessions) = self.members.get(&member).map(|m| m.sessions.clone()) else { return };
+        for session in sessions {
+            self.effects.push(Effect::EndSession(session));
+            self.session_ended(session, EndReason::MemberLeft, now);
+        }
+        let Some(left) = self.members.remove(&member) else { return };
+        if let Some(group) = self.groups.get_mut(&left.facts.group) {
+            group.members -= 1;
+            if group.members == 0 {
+                self.groups.remove(&left.facts.group);
+            }
+        }
+    }
+
+    pub(super) fn session_opened(&mut self, session: SessionId, facts: SessionFacts) {
+        let Some(member) = self.members.get_mut(&facts.member) else {
+            self.effects.push(Effect::EndSession(session));
+            return;
+        };
+        member.sessions.insert(session);
+        let fresh = Session {
+            facts,
+            published: BTreeSet::new(),
+            leases: BTreeSet::new(),
+            given: HashSet::new(),
+            open: BTreeSet::new(),
+        };
+        self.sessions.insert(session, fresh);
+    }
+
+    /// Rights end with the session: its waits, watches and leases at once, its buffers as soon as nobody leases them.
+    pub(super) fn session_ended(&mut self, session: SessionId, reason: EndReason, now: Instant) {
+        let Some(group) = self.group_of(session).cloned() else { return };
+        let Some(ended) = self.sessions.remove(&session) else { return };
+        self.waits.forget_session(session);
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.watchers.retain(|(watcher, _)| *watcher != session);
+        }
+        for id in &ended.given {
+            if let Some(buffer) = self.buffers.get_mut(id) {
+                buffer.given.remove(&session);
+            }
+        }
+        for lease in ended.leases {
+            self.end_lease(lease, ended.facts.member);
+        }
+        for id in ended.published {
+            self.end_buffer(id, reason, None, now);
+        }
+        if let Some(member) = self.members.get_mut(&ended.facts.member) {
+            member.sessions.remove(&session);
+        }
+    }
+}
