@@ -58,6 +58,11 @@ impl<P, M> Entry<P, M> {
         let bytes = self.mappings.iter().fold(0_u64, |sum, cached| sum.saturating_add(cached.bytes));
         (self.mappings.len(), bytes)
     }
+
+    /// Without leases, is there a reason to keep it?
+    fn is_done(&self) -> bool {
+        self.mappings.is_empty() || self.phase.is_over()
+    }
 }
 
 fn more(a: (usize, u64), b: (usize, u64)) -> (usize, u64) {
@@ -116,18 +121,25 @@ impl<P: PartialEq, M> Cache<P, M> {
 
     /// A lease has ended.
     pub(crate) fn released(&mut self, id: BufferId) -> Unmap<M> {
+        match self.ungranted(id) {
+            Some(true) => self.forget(id),
+            Some(false) => self.trim(),
+            None => Vec::new(),
+        }
+    }
+
+    /// A lease has ended, or was never taken up. `None`: others are left; `Some(true)`: nothing of the buffer is worth
+    /// keeping, and [`sweep`](Self::sweep) will take it out.
+    pub(crate) fn ungranted(&mut self, id: BufferId) -> Option<bool> {
         self.uses += 1;
-        let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
+        let entry = self.entries.get_mut(&id)?;
         entry.leases = entry.leases.saturating_sub(1);
         entry.last_use = self.uses;
         if entry.leases > 0 {
-            return Vec::new();
+            return None;
         }
         self.idle = more(self.idle, entry.size());
-        if entry.mappings.is_empty() || entry.phase.is_over() {
-            return self.forget(id);
-        }
-        self.trim()
+        Some(entry.is_done())
     }
 
     /// Something happened to a buffer. True: [`sweep`](Self::sweep) has something to do.
@@ -150,7 +162,7 @@ impl<P: PartialEq, M> Cache<P, M> {
 
     /// Takes out what ended and nobody leases.
     pub(crate) fn sweep(&mut self) -> Unmap<M> {
-        self.take_out(|entry| entry.leases == 0 && entry.phase.is_over())
+        self.take_out(|entry| entry.leases == 0 && entry.is_done())
     }
 
     /// The connection has ended: marks every lease as lost and keeps nothing any more.

@@ -73,8 +73,9 @@ impl Sink for Memory {
     }
 
     fn ungranted(&self, id: BufferId) {
-        // What this unmaps, if anything, is an idle mapping over the bound.
-        self.released(id);
+        if let Ok(mut table) = self.lock() {
+            table.ungranted(id);
+        }
     }
 
     fn notice(&self, event: &Event) -> bool {

@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use gpu_handoff_protocol::socket;
 use rustix::event::PollFlags;
 
-use super::{Connection, Read, State};
+use super::Connection;
+use super::reading::Read;
+use super::state::{End, State};
 use crate::error::Fault;
 use crate::limits;
 
@@ -31,7 +33,7 @@ impl Connection {
             let ready = socket::wait(&[(self.socket.as_fd(), PollFlags::IN)], None);
             let mut state = self.lock()?;
             if ready.is_err() {
-                self.finish(&mut state, super::End::Lost(None));
+                self.finish(&mut state, End::Lost(None));
             }
             self.read_all(&mut state);
         }

@@ -170,6 +170,7 @@ impl State {
             self.unsent.push(grant.lease);
             if let Some(sink) = known_to {
                 sink.ungranted(grant.buffer.id);
+                self.sweep = true;
             }
         }
     }

@@ -1,0 +1,32 @@
+//! Acquires a buffer by name, waiting up to a minute for it, and looks at its first bytes.
+//!
+//!     cargo run --example acquire -- weights
+
+use std::error::Error;
+use std::time::Duration;
+
+use gpu_handoff_client::{Acquire, Client};
+use gpu_handoff_cuda::{Driver, ops};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "weights".to_owned());
+
+    // The application's own affair: a context.
+    let driver = Driver::load()?;
+    let _context = driver.device_at(0)?.retain_primary_context()?;
+
+    let client = Client::connect()?;
+    let lease = client.acquire(Acquire::named(&name)?.wait(Duration::from_secs(60)))?;
+    let info = lease.info();
+    println!("{name} generation {} from {}: {} bytes", info.generation, info.owner, lease.bytes());
+    if let Some(tensor) = &info.facts.metadata.tensor {
+        println!("a tensor of {} with extents {:?}", tensor.dtype, tensor.shape);
+    }
+
+    let mut head = [0; 16];
+    ops::read(driver, lease.ptr(), &mut head)?;
+    println!("it begins with {head:02x?}");
+
+    lease.release()?;
+    Ok(())
+}

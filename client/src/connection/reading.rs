@@ -1,0 +1,146 @@
+//! Who reads the socket, and what becomes of what was read.
+//!
+//! Of the threads that wait, one holds the read token (the receive buffer) and polls the socket; it hands the others
+//! what is theirs. When it leaves, the next takes the token.
+
+use std::os::fd::AsFd;
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerMessage, RequestId};
+use gpu_handoff_protocol::socket::{self, Received, RecvBuffer};
+use gpu_handoff_protocol::{Refusal, codec};
+use rustix::event::PollFlags;
+
+use super::Connection;
+use super::state::{End, Slot, State};
+use crate::error::Fault;
+
+/// What reading the socket gave.
+pub(super) enum Read {
+    Packet(Result<(BrokerMessage, bool), Refusal>),
+    Nothing,
+    Closed,
+}
+
+impl Connection {
+    /// Waits until `take` finds something in the slot, reading the socket if nobody else does.
+    pub(super) fn wait<T>(
+        &self,
+        request: RequestId,
+        deadline: Instant,
+        mut take: impl FnMut(&mut Slot) -> Option<Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let (started, mut tried) = (Instant::now(), false);
+        let mut state = self.lock()?;
+        state.waiting += 1;
+        state.waits = state.waits.wrapping_add(1);
+        let outcome = loop {
+            if let Some(outcome) = state.slot(request).and_then(&mut take) {
+                break outcome;
+            }
+            if let Some(end) = &state.end {
+                break Err(end.fault());
+            }
+            // Looked at after one attempt, so that no time at all is still enough for what is there.
+            if tried && Instant::now() >= deadline {
+                break Err(Fault::TimedOut(started.elapsed()));
+            }
+            tried = true;
+            state = match state.reader.take() {
+                Some(buffer) => self.lead(state, buffer, deadline)?,
+                None => Self::follow(state, request, deadline)?,
+            };
+        };
+        self.leave(&mut state);
+        outcome
+    }
+
+    /// Holds the read token until one packet has come, or the deadline.
+    fn lead<'a>(
+        &'a self,
+        unlocked: MutexGuard<'a, State>,
+        mut buffer: RecvBuffer,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'a, State>, Fault> {
+        drop(unlocked);
+        let read = match socket::wait(&[(self.socket.as_fd(), PollFlags::IN)], Some(deadline)) {
+            Ok(true) => self.read(&mut buffer),
+            Ok(false) => Read::Nothing,
+            Err(_) => Read::Closed,
+        };
+        let mut state = self.lock()?;
+        state.reader = Some(buffer);
+        self.take_in(&mut state, read);
+        Ok(state)
+    }
+
+    /// Sleeps until the holder of the read token has something for this request, or hands the token on.
+    fn follow(
+        mut state: MutexGuard<'_, State>,
+        request: RequestId,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'_, State>, Fault> {
+        let Some(wake) = state.slot(request).map(Slot::enter) else {
+            return Err(Fault::unexpected("an open request"));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (mut state, _) = wake.wait_timeout(state, left)?;
+        if let Some(slot) = state.slot(request) {
+            slot.leave();
+        }
+        Ok(state)
+    }
+
+    /// Hands the read token on, and wakes the listener if it sleeps until the last waiting thread has left.
+    fn leave(&self, state: &mut State) {
+        state.waiting -= 1;
+        if state.waiting > 0 {
+            state.wake_one();
+        } else if state.listener_sleeps {
+            self.quiet.notify_one();
+        }
+    }
+
+    /// Reads one packet, if there is one.
+    pub(super) fn read(&self, buffer: &mut RecvBuffer) -> Read {
+        match self.socket.try_recv(buffer) {
+            Ok(Received::Frame(frame)) => Read::Packet(codec::decode_broker(frame)),
+            Ok(Received::Nothing) => Read::Nothing,
+            Ok(Received::Closed) | Err(_) => Read::Closed,
+        }
+    }
+
+    /// Gives what was read to whom it belongs.
+    pub(super) fn take_in(&self, state: &mut State, read: Read) {
+        match read {
+            Read::Nothing => return,
+            Read::Closed => self.finish(state, End::Lost(None)),
+            Read::Packet(packet) => {
+                let end = match packet {
+                    Ok((message, more)) => state.dispatch(message, more, &*self.sink),
+                    Err(refusal) => Some(End::Unreadable(refusal)),
+                };
+                if let Some(end) = end {
+                    self.socket.end();
+                    self.finish(state, end);
+                }
+            }
+        }
+        if state.sweep {
+            self.quiet.notify_one();
+        }
+        self.flush(state);
+    }
+
+    pub(super) fn finish(&self, state: &mut State, end: End) {
+        if state.end.is_none() {
+            state.end = Some(end);
+            state.unsent.clear();
+            state.sweep = true;
+            self.sink.lost();
+        }
+        state.wake_all();
+        self.quiet.notify_one();
+    }
+}
