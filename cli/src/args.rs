@@ -1,0 +1,71 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// GPU buffers shared between pods: what this pod sees of them.
+#[derive(Debug, Parser)]
+#[command(name = "gpu-handoff", version, about, after_help = EXIT_CODES)]
+pub struct Args {
+    /// The pod's socket
+    #[arg(long, global = true, env = "GPU_HANDOFF_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the buffers of this pod's group
+    List {
+        /// How to write it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Show what happens to the buffers of this pod's group, until interrupted
+    Watch {
+        /// How to write it; json: one object a line
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Show who the node takes this pod for
+    Whoami {
+        /// How to write it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Explain a refusal's code, or list all codes; needs no daemon
+    Explain {
+        /// The code, such as NOT_FOUND, or its number
+        code: Option<String>,
+        /// How to write it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+}
+
+/// How a result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// For people: sentences and tables.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+}

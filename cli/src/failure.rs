@@ -1,0 +1,126 @@
+//! What goes wrong, for people and as an exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use gpu_handoff_client::{Client, ClientError, Code};
+
+/// Why a command failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The node said no, or could not be asked.
+    Client(ClientError),
+    /// No code has this name; with the one that looks most like it.
+    UnknownCode {
+        /// What was asked for.
+        asked: String,
+        /// The nearest name.
+        nearest: &'static str,
+    },
+    /// The result could not be written.
+    Write(io::Error),
+}
+
+impl Failure {
+    /// The exit code that scripts decide by.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.number())
+    }
+
+    fn number(&self) -> u8 {
+        match self {
+            Self::Client(
+                ClientError::Connect { .. }
+                | ClientError::ConnectionLost { .. }
+                | ClientError::TimedOut { .. },
+            ) => 3,
+            Self::Client(error) if is_unreachable(error.code()) => 3,
+            Self::Client(_) | Self::Write(_) => 1,
+            Self::UnknownCode { .. } => 2,
+        }
+    }
+}
+
+/// The sidecar answers, and there is no daemon behind it.
+fn is_unreachable(code: Option<Code>) -> bool {
+    matches!(code, Some(Code::BrokerUnavailable | Code::ShuttingDown))
+}
+
+/// Connects as the application of this pod would.
+pub(crate) fn connect(socket: Option<PathBuf>) -> Result<Client, Failure> {
+    let builder = Client::builder().program("gpu-handoff");
+    let builder = match socket {
+        Some(path) => builder.socket(path),
+        None => builder,
+    };
+    Ok(builder.connect()?)
+}
+
+impl fmt::Display for Failure {
+    /// What, why, and what to do: a line each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(error) => write_client_error(f, error),
+            Self::UnknownCode { asked, nearest } => {
+                writeln!(f, "error: there is no refusal code {asked}")?;
+                writeln!(f, "  remedy: did you mean {nearest}? `gpu-handoff explain` lists all codes")
+            }
+            Self::Write(error) => writeln!(f, "error: write the result: {error}"),
+        }
+    }
+}
+
+fn write_client_error(f: &mut fmt::Formatter<'_>, error: &ClientError) -> fmt::Result {
+    writeln!(f, "error: {error}")?;
+    if let Some(refusal) = error.refusal() {
+        for compared in refusal.compared() {
+            writeln!(f, "  {}: wanted {}, found {}", compared.what, compared.wanted, compared.found)?;
+        }
+    } else {
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            writeln!(f, "  because: {error}")?;
+            cause = error.source();
+        }
+    }
+    if let Some(remedy) = error.remedy() {
+        writeln!(f, "  remedy: {remedy}")?;
+    }
+    match error.code() {
+        Some(code) => writeln!(f, "  more: gpu-handoff explain {code}"),
+        None => Ok(()),
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Client(error) => Some(error),
+            Self::Write(error) => Some(error),
+            Self::UnknownCode { .. } => None,
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Write(error.into())
+    }
+}
