@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -38,30 +38,29 @@ const WANTED_DESCRIPTORS: u64 = 65_536;
 pub fn run(config: Config) -> anyhow::Result<()> {
     let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let stop = async move {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            info!("stopping; a second signal ends the daemon at once");
-            let again = async move {
-                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            };
-            again
-        };
-        serve(config, descriptors, stop).await
-    });
+    let outcome = runtime.block_on(async { serve(config, descriptors, StopSignals::new()?).await });
     // A self-test that is still running is not waited for: its children end with its pipes.
     runtime.shutdown_background();
     outcome
 }
 
-/// Serves until `stop` comes back; what that gives is a second stop, which is not waited out.
-async fn serve<S, Again>(config: Config, descriptors: u64, stop: S) -> anyhow::Result<()>
-where
-    S: Future<Output = Again>,
-    Again: Future<Output = ()>,
-{
+/// The signals that ask the daemon to stop.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+    }
+}
+
+async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> anyhow::Result<()> {
     info!(%config, descriptors, "starting");
     let _lock = own_the_node(&config.run_dir)?;
     let (stopping, stopped) = watch::channel(false);
@@ -87,11 +86,12 @@ where
     }
     drop((mail, shared));
     info!(members = lanes.len(), "ready");
-    let again = stop.await;
+    signals.next().await;
+    info!("stopping; a second signal ends the daemon at once");
     stopping.send_replace(true);
     tokio::select! {
         outcome = wind_down(tasks, lanes) => outcome,
-        () = again => bail!("ended by a second signal"),
+        () = signals.next() => bail!("ended by a second signal"),
     }
 }
 

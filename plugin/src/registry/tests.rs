@@ -1,0 +1,182 @@
+//! The registry held against its rules: single stories, then random histories.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_policy::{LegacyRule, Policy, Quota};
+use gpu_handoff_protocol::message::{
+    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, Receipt, RequestId, Target, Wanted,
+};
+use gpu_handoff_protocol::{
+    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime, Metadata,
+    PodRef, Refusal,
+};
+
+use super::{Ask, Capacity, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted};
+
+mod histories;
+mod stories;
+
+const BOOT: BootTag = BootTag(7);
+
+/// A registry with two members of group `n/g` (0 and 1) and one of `n/other` (2), at a time of its own.
+struct World {
+    registry: Registry,
+    now: Instant,
+    next: u64,
+    /// What the lanes were told to close.
+    disposed: usize,
+}
+
+impl World {
+    fn new(policy: Policy) -> Self {
+        let registry = Registry::new(policy, Capacity { descriptors: 100 }, BOOT, 1);
+        let mut world = Self { registry, now: Instant::now(), next: 0, disposed: 0 };
+        for (member, group) in [(0, "g"), (1, "g"), (2, "other")] {
+            let facts = MemberFacts { pod: pod(member), group: group_key(group), devices: None };
+            world.tell(Input::MemberJoined(MemberId(member), facts));
+        }
+        world
+    }
+
+    fn allowing_legacy() -> Self {
+        Self::new(Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() })
+    }
+
+    fn with_quota(quota: Quota) -> Self {
+        Self::new(Policy { quota, ..Policy::default() })
+    }
+
+    /// Tells the registry something and gives back what is to be sent.
+    fn tell(&mut self, input: Input) -> Vec<(SessionId, BrokerMessage)> {
+        let mut sent = Vec::new();
+        for effect in self.registry.apply(input, self.now) {
+            match effect {
+                Effect::Send(session, message) => sent.push((session, message)),
+                Effect::Dispose(..) => self.disposed += 1,
+                Effect::EndSession(_) | Effect::Note(_) => {}
+            }
+        }
+        sent
+    }
+
+    fn open(&mut self, member: u32, own_pid: u32) -> SessionId {
+        self.next += 1;
+        let session = SessionId(self.next);
+        self.tell(Input::SessionOpened(session, SessionFacts { member: MemberId(member), own_pid }));
+        session
+    }
+
+    fn ask(&mut self, session: SessionId, ask: Ask) -> (RequestId, Vec<(SessionId, BrokerMessage)>) {
+        self.next += 1;
+        let request = self.next;
+        (request, self.tell(Input::Ask(session, request, ask)))
+    }
+
+    fn vetted(&mut self, name: &str, carrier: Carrier) -> Vetted {
+        self.next += 1;
+        let kind = match carrier {
+            Carrier::Legacy(_) => Kind::Legacy,
+            Carrier::Descriptor(_) => Kind::Vmm,
+        };
+        let verified = kind == Kind::Vmm;
+        let id = BufferId { boot: BOOT, random: u128::from(self.next) };
+        Vetted { id, publication: Publication { facts: facts(name, kind), carrier }, verified }
+    }
+
+    fn publish(&mut self, session: SessionId, name: &str, carrier: Carrier) -> Result<Receipt, Refusal> {
+        let vetted = self.vetted(name, carrier);
+        let (request, sent) = self.ask(session, Ask::Publish(vec![Ok(vetted)]));
+        match answer(&sent, session, request) {
+            BrokerBody::Published(mut items) => items.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn acquire(&mut self, session: SessionId, wanted: Wanted) -> Result<Grant, Refusal> {
+        let (request, sent) = self.ask(session, Ask::Acquire { items: vec![wanted], until: None });
+        acquired(answer(&sent, session, request))
+    }
+
+    fn release(&mut self, session: SessionId, lease: LeaseId) -> Result<(), Refusal> {
+        let (request, sent) = self.ask(session, Ask::Release(vec![lease]));
+        match answer(&sent, session, request) {
+            BrokerBody::Released(mut items) => items.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<(SessionId, BrokerMessage)> {
+        self.now += time;
+        self.tell(Input::Tick)
+    }
+}
+
+fn pod(member: u32) -> PodRef {
+    PodRef { namespace: "n".parse().unwrap(), name: format!("pod-{member}").parse().unwrap() }
+}
+
+fn group_key(name: &str) -> GroupKey {
+    GroupKey { namespace: "n".parse().unwrap(), name: name.parse().unwrap() }
+}
+
+fn facts(name: &str, kind: Kind) -> BufferFacts {
+    BufferFacts {
+        name: BufferName::new(name).unwrap(),
+        kind,
+        device: DeviceUuid::from_bytes([1; 16]),
+        offset: 0,
+        size: 100,
+        allocation_size: 100,
+        access: Access::ReadWrite,
+        lifetime: Lifetime::Process,
+        metadata: Metadata::default(),
+    }
+}
+
+fn descriptor() -> Carrier {
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    Carrier::Descriptor(Arc::new(file))
+}
+
+fn named(name: &str, newer_than: u64) -> Wanted {
+    Wanted { target: Target::Name(BufferName::new(name).unwrap()), newer_than }
+}
+
+fn by_id(id: BufferId) -> Wanted {
+    Wanted { target: Target::Id(id), newer_than: 0 }
+}
+
+/// The one answer to a request among what was sent.
+fn answer(sent: &[(SessionId, BrokerMessage)], session: SessionId, request: RequestId) -> BrokerBody {
+    let mut found = sent.iter().filter(|(s, m)| *s == session && m.request == request);
+    let (_, message) = found.next().expect("an answer");
+    assert!(found.next().is_none(), "one answer only");
+    message.body.clone()
+}
+
+fn acquired(body: BrokerBody) -> Result<Grant, Refusal> {
+    match body {
+        BrokerBody::Acquired(mut items) => items.remove(0),
+        BrokerBody::Refused(refusal) => Err(refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The events that a session was told, notices and watches alike.
+fn events(sent: &[(SessionId, BrokerMessage)], session: SessionId) -> Vec<Event> {
+    let of = |(s, m): &(SessionId, BrokerMessage)| match &m.body {
+        BrokerBody::Event(e) if *s == session => Some(e.clone()),
+        _ => None,
+    };
+    sent.iter().filter_map(of).collect()
+}
+
+fn code<T: std::fmt::Debug>(outcome: Result<T, Refusal>) -> Code {
+    outcome.unwrap_err().code()
+}
+
+fn is_gone(event: &Event, because: EndReason) -> bool {
+    matches!(event, Event::Gone { reason, .. } if *reason == because)
+}

@@ -1,0 +1,231 @@
+//! Random histories: whatever happens in whatever order, the rules hold.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Open { member: u32 },
+    Publish { who: usize, name: u8 },
+    Acquire { who: usize, name: u8, wait: bool },
+    AcquireId { who: usize, which: usize, wait: bool },
+    Release { who: usize, which: usize },
+    Retire { who: usize, which: usize, wait: bool },
+    Watch { who: usize },
+    Cancel { who: usize, which: usize },
+    End { who: usize, died: bool },
+    Pass { millis: u64 },
+    Leave { member: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (who, which) = (0_usize..8, 0_usize..8);
+    prop_oneof![
+        2 => (0_u32..3).prop_map(|member| Step::Open { member }),
+        4 => (who.clone(), 0_u8..3).prop_map(|(who, name)| Step::Publish { who, name }),
+        4 => (who.clone(), 0_u8..3, any::<bool>()).prop_map(|(who, name, wait)| Step::Acquire { who, name, wait }),
+        2 => (who.clone(), which.clone(), any::<bool>()).prop_map(|(who, which, wait)| Step::AcquireId { who, which, wait }),
+        3 => (who.clone(), which.clone()).prop_map(|(who, which)| Step::Release { who, which }),
+        2 => (who.clone(), which.clone(), any::<bool>()).prop_map(|(who, which, wait)| Step::Retire { who, which, wait }),
+        1 => who.clone().prop_map(|who| Step::Watch { who }),
+        1 => (who.clone(), which).prop_map(|(who, which)| Step::Cancel { who, which }),
+        1 => (who, any::<bool>()).prop_map(|(who, died)| Step::End { who, died }),
+        2 => (1_u64..400).prop_map(|millis| Step::Pass { millis }),
+        1 => (0_u32..3).prop_map(|member| Step::Leave { member }),
+    ]
+}
+
+/// What an outside observer has seen.
+#[derive(Default)]
+struct Seen {
+    sessions: Vec<SessionId>,
+    member: HashMap<SessionId, u32>,
+    buffers: Vec<BufferId>,
+    group: HashMap<BufferId, &'static str>,
+    leases: Vec<(SessionId, LeaseId)>,
+    unanswered: HashSet<(SessionId, RequestId)>,
+    watches: HashSet<(SessionId, RequestId)>,
+    published: usize,
+}
+
+fn group_of(member: u32) -> &'static str {
+    if member == 2 { "other" } else { "g" }
+}
+
+impl Seen {
+    fn observe(&mut self, sent: &[(SessionId, BrokerMessage)]) {
+        for (session, message) in sent {
+            assert!(self.sessions.contains(session), "nothing is said to a session that has ended");
+            let key = (*session, message.request);
+            match &message.body {
+                BrokerBody::Event(_) if message.request == 0 => {}
+                BrokerBody::Event(_) => assert!(self.watches.contains(&key), "events go to watches"),
+                _ => {
+                    let watched = self.watches.remove(&key);
+                    assert!(self.unanswered.remove(&key) || watched, "one answer to each request: {key:?}");
+                }
+            }
+            if let BrokerBody::Acquired(items) = &message.body {
+                for grant in items.iter().flatten() {
+                    let own = group_of(self.member[session]);
+                    assert_eq!(self.group[&grant.buffer.id], own, "never another group's buffer");
+                    self.leases.push((*session, grant.lease));
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, session: SessionId) {
+        self.sessions.retain(|s| *s != session);
+        self.unanswered.retain(|(s, _)| *s != session);
+        self.watches.retain(|(s, _)| *s != session);
+        self.leases.retain(|(s, _)| *s != session);
+    }
+}
+
+fn pick<T: Copy>(from: &[T], at: usize) -> Option<T> {
+    (!from.is_empty()).then(|| from[at % from.len()])
+}
+
+fn play(w: &mut World, seen: &mut Seen, step: &Step) {
+    let until = |w: &World, wait: bool| wait.then(|| w.now + Duration::from_millis(300));
+    match *step {
+        Step::Open { member } => {
+            let session = w.open(member, 1);
+            if !w.registry.sessions.contains_key(&session) {
+                return; // Its member has left: the lane was told to end the connection.
+            }
+            seen.sessions.push(session);
+            seen.member.insert(session, member);
+        }
+        Step::Publish { who, name } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let vetted = w.vetted(&format!("name-{name}"), descriptor());
+            seen.group.insert(vetted.id, group_of(seen.member[&session]));
+            seen.buffers.push(vetted.id);
+            seen.published += 1;
+            request(w, seen, session, Ask::Publish(vec![Ok(vetted)]));
+        }
+        Step::Acquire { who, name, wait } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let items = vec![named(&format!("name-{name}"), 0), named("name-0", 0)];
+            let until = until(w, wait);
+            request(w, seen, session, Ask::Acquire { items, until });
+        }
+        Step::AcquireId { who, which, wait } => {
+            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else { return };
+            let until = until(w, wait);
+            request(w, seen, session, Ask::Acquire { items: vec![by_id(id)], until });
+        }
+        Step::Release { who, which } => {
+            let (Some(session), Some((_, lease))) = (pick(&seen.sessions, who), pick(&seen.leases, which)) else {
+                return;
+            };
+            request(w, seen, session, Ask::Release(vec![lease]));
+        }
+        Step::Retire { who, which, wait } => {
+            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else { return };
+            let until = until(w, wait);
+            request(w, seen, session, Ask::Retire { id, until });
+        }
+        Step::Watch { who } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            seen.watches.insert((session, w.next + 1));
+            let (_, sent) = w.ask(session, Ask::Watch);
+            seen.observe(&sent);
+        }
+        Step::Cancel { who, which } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let open: Vec<RequestId> = seen.unanswered.union(&seen.watches).map(|(_, r)| *r).collect();
+            let Some(target) = pick(&open, which) else { return };
+            let (_, sent) = w.ask(session, Ask::Cancel(target));
+            seen.observe(&sent);
+        }
+        Step::End { who, died } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            seen.forget(session);
+            let reason = if died { EndReason::OwnerDied } else { EndReason::OwnerClosed };
+            let sent = w.tell(Input::SessionEnded(session, reason));
+            seen.observe(&sent);
+        }
+        Step::Pass { millis } => {
+            let sent = w.pass(Duration::from_millis(millis));
+            seen.observe(&sent);
+        }
+        Step::Leave { member } => {
+            for session in seen.sessions.clone() {
+                if seen.member[&session] == member {
+                    seen.forget(session);
+                }
+            }
+            let sent = w.tell(Input::MemberLeft(MemberId(member)));
+            // Sessions of the member that had not been ended yet hear of each other's end.
+            let rest: Vec<_> = sent.into_iter().filter(|(s, _)| seen.member[s] != member).collect();
+            seen.observe(&rest);
+        }
+    }
+}
+
+fn request(w: &mut World, seen: &mut Seen, session: SessionId, ask: Ask) {
+    seen.unanswered.insert((session, w.next + 1));
+    let (_, sent) = w.ask(session, ask);
+    seen.observe(&sent);
+}
+
+/// What must hold in every state.
+fn check(w: &World) {
+    let r = &w.registry;
+    let mut held: HashMap<MemberId, (u64, u64)> = HashMap::new();
+    for (id, buffer) in &r.buffers {
+        assert_eq!(buffer.carrier.is_none(), buffer.ending.is_some(), "an ending buffer has no carrier");
+        assert!(buffer.ending.is_none() || !buffer.leases.is_empty(), "an ended buffer without leases is gone");
+        let named = r.groups[&buffer.group].names.get(&buffer.info.facts.name).is_some_and(|ids| ids.contains(id));
+        assert_eq!(named, buffer.ending.is_none(), "exactly the live ones are found by name");
+        held.entry(buffer.member).or_default().0 += 1;
+        assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));
+        assert!(buffer.given.iter().all(|s| r.sessions[s].given.contains(id)));
+    }
+    for session in r.sessions.values() {
+        held.entry(session.facts.member).or_default().1 += session.leases.len() as u64;
+        assert!(session.leases.iter().all(|l| r.leases.contains_key(l)));
+        assert!(session.given.iter().all(|id| r.buffers.contains_key(id)));
+        assert!(session.published.iter().all(|id| r.buffers.contains_key(id)));
+    }
+    for (id, member) in &r.members {
+        let (buffers, leases) = held.get(id).copied().unwrap_or_default();
+        assert_eq!((member.usage.buffers, member.usage.leases, member.usage.bytes), (buffers, leases, buffers * 100));
+    }
+    let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
+    assert_eq!(r.descriptors, live as u64);
+    assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
+        let mut w = World::new(Policy::default());
+        let mut seen = Seen::default();
+        for step in &steps {
+            play(&mut w, &mut seen, step);
+            check(&w);
+        }
+        // Time passes: every wait is answered.
+        let sent = w.pass(Duration::from_secs(3600));
+        seen.observe(&sent);
+        prop_assert!(seen.unanswered.is_empty(), "{:?}", seen.unanswered);
+        // Everybody goes: nothing is left, and everything was closed exactly once.
+        for member in 0..3 {
+            play(&mut w, &mut seen, &Step::Leave { member });
+        }
+        check(&w);
+        prop_assert_eq!(w.registry.counts(), (0, 0, 0));
+        prop_assert_eq!(w.disposed, seen.published);
+        prop_assert!(w.registry.groups.is_empty() && w.registry.deadlines.is_empty());
+        prop_assert_eq!(w.registry.next_deadline(), None);
+    }
+}
