@@ -196,7 +196,9 @@ fn role_inspect() {
         for wrong in [0, 1, bytes - 1, bytes + 2 * MIB, bytes * 2, bytes.saturating_sub(2 * MIB), u64::MAX] {
             let error = inspect(driver, exported.as_fd(), wrong).unwrap_err();
             let InspectError::SizeMismatch { claimed, actual } = error else { panic!("{error:?}") };
-            assert_eq!((claimed, actual), (wrong, Some(bytes)));
+            // A driver that maps nothing but the whole of an allocation gives its size away to no search.
+            assert_eq!(claimed, wrong);
+            assert!(actual.is_none_or(|actual| actual == bytes), "{actual:?} of {bytes}");
         }
     }
     assert_eq!(driver.current_context(), Ok(None), "none of it needed a context");
