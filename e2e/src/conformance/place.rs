@@ -1,0 +1,112 @@
+//! Where a puppet runs: which of its namespaces, user and capabilities are not the suite's own.
+
+use std::path::Path;
+use std::process::Command;
+
+/// What a puppet has apart from the others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Place {
+    /// A name for rows.
+    pub(crate) name: &'static str,
+    /// Flags for `unshare`, none for no namespace of its own.
+    unshare: &'static [&'static str],
+    /// A fresh `/dev/shm`, in a mount namespace of its own.
+    own_dev_shm: bool,
+    /// Flags for `setpriv`.
+    setpriv: &'static [&'static str],
+    /// Variables of its environment.
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
+}
+
+const PID: [&str; 3] = ["-p", "-f", "--mount-proc"];
+
+impl Place {
+    /// As the suite itself.
+    pub(crate) fn here() -> Place {
+        Place { name: "same", ..Place::default() }
+    }
+
+    /// A PID namespace of its own, in which it is process 1.
+    pub(crate) fn pid() -> Place {
+        Place { name: "pid", unshare: &PID, ..Place::default() }
+    }
+
+    /// IPC and network namespaces of its own.
+    pub(crate) fn ipc_net() -> Place {
+        Place { name: "ipc-net", unshare: &["-i", "-n"], ..Place::default() }
+    }
+
+    /// With a variable set.
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Place {
+        self.environment.push((name, value));
+        self
+    }
+
+    /// The importers of the matrix: one difference each, and all of them at once.
+    pub(crate) fn matrix() -> Vec<Place> {
+        let place = |name, unshare: &'static [&'static str]| Place { name, unshare, ..Place::default() };
+        vec![
+            Place::here(),
+            place("ipc", &["-i"]),
+            Place::pid(),
+            place("net", &["-n"]),
+            Place { own_dev_shm: true, ..place("mnt-devshm", &["-m"]) },
+            place("uts", &["-u"]),
+            place("user", &["-U", "-r"]),
+            Place {
+                name: "uid",
+                setpriv: &["--reuid", "1000", "--regid", "1000", "--clear-groups"],
+                ..Place::default()
+            },
+            Place {
+                name: "no-caps",
+                setpriv: &["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"],
+                ..Place::default()
+            },
+            Place {
+                own_dev_shm: true,
+                ..place("all", &["-m", "-i", "-n", "-u", "-p", "-f", "--mount-proc"])
+            },
+        ]
+    }
+
+    /// The command that runs `program` there. Programs of util-linux do the work, since a bare machine has those.
+    pub(crate) fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut words: Vec<String> = Vec::new();
+        if !self.unshare.is_empty() {
+            words.push("unshare".into());
+            words.extend(self.unshare.iter().map(|flag| (*flag).to_owned()));
+            if self.unshare.contains(&"-f") {
+                words.push("--kill-child".into());
+            }
+        }
+        if self.own_dev_shm {
+            words.extend(["sh", "-c", "mount -t tmpfs t /dev/shm && exec \"$0\" \"$@\""].map(String::from));
+        }
+        if !self.setpriv.is_empty() {
+            words.push("setpriv".into());
+            words.extend(self.setpriv.iter().map(|flag| (*flag).to_owned()));
+        }
+        words.push(program.display().to_string());
+        words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.environment.iter().copied());
+        command
+    }
+
+    /// Tries the wrappers alone: why nothing can run there, if it cannot.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let output = self.command(Path::new("true"), &[]).output();
+        match output {
+            Err(error) => {
+                Err(format!("{}: {error}", self.command(Path::new("true"), &[]).get_program().display()))
+            }
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(String::from_utf8_lossy(&output.stderr)
+                .lines()
+                .next()
+                .unwrap_or("no reason given")
+                .to_owned()),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Section 3: who keeps device memory alive.
+
+use std::time::{Duration, Instant};
+
+use crate::conformance::Row;
+use crate::conformance::memory::{self, MIB};
+use crate::conformance::puppet::{Puppet, Step, outcome};
+use crate::conformance::stage::Stage;
+use crate::conformance::wire::Request;
+
+use super::here;
+
+/// Large enough to stand out from what contexts take, in bytes.
+const BYTES: u64 = 512 * MIB;
+/// How long memory of a dead process may take to come back.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Tells how much memory is used, as another process on the device sees it.
+struct Meter {
+    observer: Puppet,
+    before: u64,
+}
+
+impl Meter {
+    /// Reads the meter before anything is allocated.
+    fn start(stage: &mut Stage) -> Step<Meter> {
+        let observer = stage.shared(&here(), "observer")?;
+        // Processes of rows before this one may still be going.
+        let (mut before, mut stable) = (observer.words(Request::MemInfo)?.0, 0);
+        while stable < 5 {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = observer.words(Request::MemInfo)?.0;
+            stable = if now == before { stable + 1 } else { 0 };
+            before = now;
+        }
+        Ok(Meter { observer, before })
+    }
+
+    /// `held` or `freed`; memory that is to come back gets some time for it.
+    fn says(&self) -> Step<&'static str> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let used = self.before.saturating_sub(self.observer.words(Request::MemInfo)?.0);
+            if used < BYTES / 2 {
+                return Ok("freed");
+            }
+            if Instant::now() > end {
+                return Ok("held");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The same where the memory is expected to stay: a moment is enough.
+    fn says_soon(&self) -> Step<&'static str> {
+        std::thread::sleep(Duration::from_millis(700));
+        let used = self.before.saturating_sub(self.observer.words(Request::MemInfo)?.0);
+        Ok(if used < BYTES / 2 { "freed" } else { "held" })
+    }
+}
+
+/// An exporter of this row's own, an importer that is warm already, and the meter before either has allocated.
+fn scene(stage: &mut Stage) -> Step<(Puppet, Puppet, Meter)> {
+    let importer = stage.shared(&here(), "importer")?;
+    let exporter = stage.own(&here())?;
+    let meter = Meter::start(stage)?;
+    Ok((exporter, importer, meter))
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    [of_legacy(), of_vmm()].into_iter().flatten().collect()
+}
+
+fn of_legacy() -> Vec<Row> {
+    vec![
+        Row::api(
+            3,
+            "life-legacy-exporter-killed",
+            "exporter killed while a legacy importer maps: memory and bytes",
+            |stage| {
+                let (exporter, importer, meter) = scene(stage)?;
+                let (_, handle) = memory::legacy(&exporter, BYTES)?;
+                let ptr = memory::open(&importer, &handle)?;
+                exporter.kill();
+                let held = meter.says_soon()?;
+                let bytes = memory::verify(&importer, ptr, BYTES)?;
+                let closed = outcome(&importer.tell(Request::IpcClose { ptr }));
+                Ok(format!("{held}, bytes {bytes}, close {closed}, then {}", meter.says()?))
+            },
+        ),
+        Row::api(
+            3,
+            "life-legacy-after-death",
+            "opening a legacy handle after the exporter's death, nobody maps it",
+            |stage| {
+                let (exporter, importer, meter) = scene(stage)?;
+                let (_, handle) = memory::legacy(&exporter, BYTES)?;
+                exporter.kill();
+                let gone = meter.says()?;
+                Ok(format!("{gone}, open {}", outcome(&memory::open(&importer, &handle))))
+            },
+        ),
+        Row::api(
+            3,
+            "life-legacy-after-death-mapped",
+            "the same while another importer still maps it",
+            |stage| {
+                let (exporter, importer, _) = scene(stage)?;
+                let second = stage.shared(&here(), "observer")?;
+                let (_, handle) = memory::legacy(&exporter, BYTES)?;
+                let ptr = memory::open(&importer, &handle)?;
+                exporter.kill();
+                std::thread::sleep(Duration::from_millis(200));
+                let opened = memory::open(&second, &handle);
+                if let Ok(ptr) = opened {
+                    second.tell(Request::IpcClose { ptr })?;
+                }
+                importer.tell(Request::IpcClose { ptr })?;
+                Ok(outcome(&opened))
+            },
+        ),
+        Row::api(
+            3,
+            "life-legacy-reopen-after-death",
+            "an importer closing after the exporter's death and opening again",
+            |stage| {
+                let (exporter, importer, _) = scene(stage)?;
+                let (_, handle) = memory::legacy(&exporter, BYTES)?;
+                let ptr = memory::open(&importer, &handle)?;
+                exporter.kill();
+                std::thread::sleep(Duration::from_millis(200));
+                importer.tell(Request::IpcClose { ptr })?;
+                Ok(outcome(&memory::open(&importer, &handle)))
+            },
+        ),
+    ]
+}
+
+fn of_vmm() -> Vec<Row> {
+    vec![
+        Row::api(
+            3,
+            "life-vmm-exporter-killed",
+            "exporter killed while a vmm importer maps: memory and bytes",
+            |stage| {
+                let (exporter, importer, meter) = scene(stage)?;
+                let (_, fd) = memory::shared_vmm(&exporter, BYTES)?;
+                let ours = memory::import_map(&importer, &fd, BYTES)?;
+                drop(fd);
+                exporter.kill();
+                let held = meter.says_soon()?;
+                let bytes = memory::verify(&importer, ours.ptr, BYTES)?;
+                memory::unmap(&importer, ours)?;
+                Ok(format!("{held}, bytes {bytes}, then {}", meter.says()?))
+            },
+        ),
+        Row::api(
+            3,
+            "life-vmm-descriptor-alone",
+            "exporter killed while a process without CUDA holds the descriptor",
+            |stage| {
+                // The suite itself is that process.
+                let (exporter, importer, meter) = scene(stage)?;
+                let (_, fd) = memory::shared_vmm(&exporter, BYTES)?;
+                exporter.kill();
+                let held = meter.says_soon()?;
+                let ours = memory::import_map(&importer, &fd, BYTES)?;
+                let bytes = memory::verify(&importer, ours.ptr, BYTES)?;
+                memory::unmap(&importer, ours)?;
+                let again = meter.says_soon()?;
+                drop(fd);
+                Ok(format!(
+                    "{held}, later import reads {bytes}, {again}, descriptor closed: {}",
+                    meter.says()?
+                ))
+            },
+        ),
+        Row::api(
+            3,
+            "life-vmm-released-exported",
+            "exporter alive, unmapped and released, descriptor open elsewhere",
+            |stage| {
+                let (exporter, _, meter) = scene(stage)?;
+                let (mapped, fd) = memory::shared_vmm(&exporter, BYTES)?;
+                memory::unmap(&exporter, mapped)?;
+                let held = meter.says_soon()?;
+                drop(fd);
+                Ok(format!("{held}, descriptor closed: {}", meter.says()?))
+            },
+        ),
+        Row::api(3, "life-vmm-released-mapped", "handle released while mapped: memory and bytes", |stage| {
+            let (exporter, _, meter) = scene(stage)?;
+            let mapped = memory::vmm(&exporter, BYTES, true)?;
+            exporter.tell(Request::Release { handle: mapped.handle })?;
+            let held = meter.says_soon()?;
+            let bytes = memory::verify(&exporter, mapped.ptr, BYTES)?;
+            exporter.tell(Request::Unmap { ptr: mapped.ptr, bytes: BYTES })?;
+            Ok(format!("{held}, bytes {bytes}, unmapped: {}", meter.says()?))
+        }),
+        Row::api(
+            3,
+            "life-vmm-imported-not-mapped",
+            "exporter killed while an import is held that was never mapped",
+            |stage| {
+                let (exporter, importer, meter) = scene(stage)?;
+                let (_, fd) = memory::shared_vmm(&exporter, BYTES)?;
+                let handle = memory::import(&importer, std::os::fd::AsFd::as_fd(&fd))?;
+                drop(fd);
+                exporter.kill();
+                let held = meter.says_soon()?;
+                importer.tell(Request::Release { handle })?;
+                Ok(format!("{held}, released: {}", meter.says()?))
+            },
+        ),
+    ]
+}
