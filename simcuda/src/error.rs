@@ -32,6 +32,11 @@ impl CuResult {
         TABLE.iter().find(|row| row.0 == self.0).map(|row| row.1)
     }
 
+    /// Every code with its name, as the header lists them.
+    pub fn all() -> impl Iterator<Item = (&'static str, u32)> {
+        TABLE.iter().filter_map(|row| Some((row.1.to_str().ok()?, row.0)))
+    }
+
     /// A short text for this code.
     pub fn text(self) -> Option<&'static CStr> {
         TABLE.iter().find(|row| row.0 == self.0).map(|row| row.2)

@@ -53,6 +53,13 @@ impl Ledger {
     }
 }
 
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // Said aloud: a child forked meanwhile shares the description and would keep the lock as long as it lives.
+        let _released = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 fn open(root: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match openat(root, NAME, flags, Mode::empty()) {

@@ -6,6 +6,7 @@
 //! | 16-23 | size in bytes (only that this is "the word at 16" was measured; its width was not) |
 //! | 24-27 | low half of the size rounded up to 4,096 |
 //! | 28-31 | offset inside the block |
+//! | 32-39 | the same in every handle (what the driver has here is unknown) |
 //! | 40-43 | a counter over the exporter's allocations |
 //! | 44-45 | GPU (where the driver keeps this is unknown) |
 //! | 48-51, 52-55 | client and object number |
@@ -17,6 +18,7 @@ use crate::abi::IpcHandle;
 use crate::header::{u32_at, u64_at};
 
 const PAGE: u64 = 4096;
+const TAG: &[u8; 8] = b"simcuda1";
 
 /// What a handle says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,7 @@ impl LegacyHandle {
         put(16, &self.bytes.to_le_bytes());
         put(24, &rounded_low(self.bytes).to_le_bytes());
         put(28, &self.offset.to_le_bytes());
+        put(32, TAG);
         put(40, &self.generation.to_le_bytes());
         put(44, &self.gpu.to_le_bytes());
         put(48, &self.client.to_le_bytes());
@@ -61,7 +64,8 @@ impl LegacyHandle {
             client: u32_at(raw, 48)?,
             object: u32_at(raw, 52)?,
         };
-        (u32_at(raw, 24)? == rounded_low(decoded.bytes)).then_some(decoded)
+        let whole = u32_at(raw, 24)? == rounded_low(decoded.bytes) && raw[32..40] == *TAG;
+        whole.then_some(decoded)
     }
 
     /// The PID word alone, which the driver looks at before anything else.

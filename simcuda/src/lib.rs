@@ -34,6 +34,8 @@ mod error;
 mod event;
 mod ffi;
 mod header;
+#[cfg(test)]
+mod header_check;
 mod ipc;
 mod ledger;
 mod legacy;

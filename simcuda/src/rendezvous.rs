@@ -44,9 +44,12 @@ impl Rendezvous {
         Self::from_root(root)
     }
 
-    /// Opens a directory that exists, for looking at it from outside.
-    pub(crate) fn open(path: &Path) -> rustix::io::Result<Self> {
-        Self::from_root(open_dir(CWD, path)?)
+    /// Opens a directory for looking at it from outside; `None` if no simulated process ever used it.
+    pub(crate) fn open(path: &Path) -> rustix::io::Result<Option<Self>> {
+        match Self::from_root(open_dir(CWD, path)?) {
+            Err(Errno::NOENT) => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     fn from_root(root: OwnedFd) -> rustix::io::Result<Self> {

@@ -1,0 +1,233 @@
+//! The built library loaded as programs load it, without the vendor's header: what needs no second process.
+//!
+//! Each test runs in a process of its own (it starts itself again), because the library's state is the process's.
+
+#![allow(unsafe_code, reason = "calls C functions by name")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::ffi::{CString, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::Command;
+
+use common::Machine;
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 2 * MIB;
+
+/// The loaded library.
+struct Cuda(*mut c_void);
+
+impl Cuda {
+    fn load() -> Self {
+        let path = CString::new(common::library().into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: the library has no constructors; the handle is never closed.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null());
+        Self(handle)
+    }
+
+    /// Calls a function whose arguments are all integers or pointers, passed as words.
+    fn call(&self, name: &str, words: &[usize]) -> u32 {
+        let symbol = CString::new(name).unwrap();
+        // SAFETY: the handle is open and the name a C string.
+        let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        assert!(!address.is_null(), "{name} is missing");
+        type Any = extern "C" fn(usize, usize, usize, usize, usize) -> u32;
+        // SAFETY: every call takes at most five words in the C calling convention and ignores those beyond its own.
+        let function: Any = unsafe { std::mem::transmute(address) };
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        function(word(0), word(1), word(2), word(3), word(4))
+    }
+
+    fn ok(&self, name: &str, words: &[usize]) {
+        assert_eq!(self.call(name, words), 0, "{name}");
+    }
+
+    /// A call whose first argument takes one word back.
+    fn get(&self, name: &str, words: &[usize]) -> usize {
+        let mut value = 0_usize;
+        let all: Vec<_> = std::iter::once((&raw mut value).addr()).chain(words.iter().copied()).collect();
+        self.ok(name, &all);
+        value
+    }
+
+    fn start(&self) {
+        self.ok("cuInit", &[0]);
+        let context = self.get("cuDevicePrimaryCtxRetain", &[0]);
+        self.ok("cuCtxSetCurrent", &[context]);
+    }
+}
+
+/// Runs the body of a test in a fresh process with a machine of its own.
+fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda)) {
+    if std::env::var("SIMCUDA_TEST_ALONE").is_ok_and(|name| name == test) {
+        return body(&Cuda::load());
+    }
+    let machine = Machine::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env("SIMCUDA_TEST_ALONE", test)
+        .env("SIMCUDA_DIR", machine.gpu());
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(machine.dump().allocations.is_empty(), "the process ended, so nothing is held");
+}
+
+#[test]
+fn calls_before_init_and_without_context_say_so() {
+    alone("calls_before_init_and_without_context_say_so", &[], |cuda| {
+        let mut count = 0_usize;
+        assert_eq!(cuda.call("cuDeviceGetCount", &[(&raw mut count).addr()]), 3);
+        cuda.ok("cuInit", &[0]);
+        assert_eq!(cuda.get("cuDeviceGetCount", &[]) & 0xffff_ffff, 1);
+        assert_eq!(cuda.call("cuMemAlloc_v2", &[(&raw mut count).addr(), BLOCK]), 201);
+        assert_eq!(cuda.call("cuMemAlloc_v2", &[0, BLOCK]), 201);
+    });
+}
+
+#[test]
+fn a_missing_directory_is_a_machine_without_gpus() {
+    let variables = [("SIMCUDA_DIR", "/proc/nowhere/gpu")];
+    alone("a_missing_directory_is_a_machine_without_gpus", &variables, |cuda| {
+        assert_eq!(cuda.call("cuInit", &[0]), 100);
+    });
+}
+
+#[test]
+fn capacity_is_enforced_and_comes_back() {
+    alone("capacity_is_enforced_and_comes_back", &[("SIMCUDA_MEMORY_MIB", "8")], |cuda| {
+        cuda.start();
+        let (mut free, mut total, mut none) = (0_usize, 0_usize, 0_usize);
+        let first = cuda.get("cuMemAlloc_v2", &[6 * MIB]);
+        cuda.ok("cuMemGetInfo_v2", &[(&raw mut free).addr(), (&raw mut total).addr()]);
+        assert_eq!((free, total), (2 * MIB, 8 * MIB));
+        assert_eq!(cuda.call("cuMemAlloc_v2", &[(&raw mut none).addr(), 4 * MIB]), 2);
+        cuda.ok("cuMemFree_v2", &[first]);
+        let second = cuda.get("cuMemAlloc_v2", &[8 * MIB]);
+        cuda.ok("cuMemFree_v2", &[second]);
+    });
+}
+
+#[test]
+fn small_allocations_share_a_block_and_keep_apart() {
+    alone("small_allocations_share_a_block_and_keep_apart", &[], |cuda| {
+        cuda.start();
+        let (first, second) = (cuda.get("cuMemAlloc_v2", &[4096]), cuda.get("cuMemAlloc_v2", &[4096]));
+        assert_eq!(second, first + 4096);
+        assert_eq!(
+            cuda.call("cuMemsetD8_v2", &[first, 1, 8192]),
+            1,
+            "a memset must not run into the neighbour"
+        );
+        cuda.ok("cuMemsetD8_v2", &[first, 1, 4096]);
+        cuda.ok("cuMemsetD8_v2", &[second, 2, 4096]);
+        let mut bytes = [0_u8; 4096];
+        cuda.ok("cuMemcpyDtoH_v2", &[bytes.as_mut_ptr().addr(), first, bytes.len()]);
+        assert_eq!(bytes, [1; 4096]);
+        let (mut base, mut length) = (0_usize, 0_usize);
+        cuda.ok("cuMemGetAddressRange_v2", &[(&raw mut base).addr(), (&raw mut length).addr(), second + 100]);
+        assert_eq!((base, length), (second, 4096));
+        cuda.ok("cuMemFree_v2", &[first]);
+        assert_eq!(cuda.get("cuMemAlloc_v2", &[512]), first, "what was freed is used again");
+    });
+}
+
+#[test]
+fn a_stream_is_asynchronous_and_the_word_it_waits_for_sets_it_free() {
+    alone("a_stream_is_asynchronous_and_the_word_it_waits_for_sets_it_free", &[], |cuda| {
+        cuda.start();
+        let word = cuda.get("cuMemAlloc_v2", &[4096]);
+        cuda.ok("cuMemsetD8_v2", &[word, 0, 4096]);
+        let (waiter, writer) = (cuda.get("cuStreamCreate", &[1]), cuda.get("cuStreamCreate", &[1]));
+        let event = cuda.get("cuEventCreate", &[2]);
+        cuda.ok("cuStreamWaitValue64_v2", &[waiter, word, 7, 0]);
+        cuda.ok("cuMemsetD32Async", &[word + 64, 5, 1, waiter]);
+        cuda.ok("cuEventRecord", &[event, waiter]);
+        assert_eq!(cuda.call("cuStreamQuery", &[waiter]), 600);
+        assert_eq!(cuda.call("cuEventQuery", &[event]), 600);
+        cuda.ok("cuStreamWriteValue64_v2", &[writer, word, 7, 0]);
+        cuda.ok("cuEventSynchronize", &[event]);
+        let mut value = 0_u32;
+        cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut value).addr(), word + 64, 4]);
+        assert_eq!(value, 5);
+        cuda.ok("cuStreamDestroy_v2", &[waiter]);
+        assert_eq!(cuda.call("cuStreamQuery", &[waiter]), 400);
+    });
+}
+
+#[test]
+fn two_gpus_have_their_own_memory_and_reach_each_other() {
+    alone("two_gpus_have_their_own_memory_and_reach_each_other", &[("SIMCUDA_GPUS", "2")], |cuda| {
+        cuda.start();
+        let other = cuda.get("cuDevicePrimaryCtxRetain", &[1]);
+        let near = cuda.get("cuMemAlloc_v2", &[BLOCK]);
+        cuda.ok("cuCtxPushCurrent_v2", &[other]);
+        let far = cuda.get("cuMemAlloc_v2", &[BLOCK]);
+        assert_eq!(cuda.get("cuCtxGetDevice", &[]) & 0xffff_ffff, 1);
+        cuda.ok("cuCtxPopCurrent_v2", &[0]);
+        cuda.ok("cuMemsetD32_v2", &[near, 0x1234, BLOCK / 4]);
+        cuda.ok("cuMemcpyDtoD_v2", &[far, near, BLOCK]);
+        let mut value = 0_u32;
+        cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut value).addr(), far + BLOCK - 4, 4]);
+        assert_eq!(value, 0x1234);
+        for (address, ordinal) in [(near, 0), (far, 1)] {
+            assert_eq!(cuda.get("cuPointerGetAttribute", &[9, address]) & 0xffff_ffff, ordinal);
+        }
+        let mut uuids = [[0_u8; 16]; 2];
+        for (device, uuid) in uuids.iter_mut().enumerate() {
+            cuda.ok("cuDeviceGetUuid_v2", &[uuid.as_mut_ptr().addr(), device]);
+        }
+        assert_ne!(uuids[0], uuids[1]);
+    });
+}
+
+#[test]
+fn a_released_context_takes_its_allocations_along() {
+    alone("a_released_context_takes_its_allocations_along", &[("SIMCUDA_MEMORY_MIB", "8")], |cuda| {
+        cuda.start();
+        cuda.get("cuMemAlloc_v2", &[6 * MIB]);
+        cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
+        cuda.start();
+        cuda.get("cuMemAlloc_v2", &[8 * MIB]);
+    });
+}
+
+#[test]
+fn an_exported_descriptor_outlives_handle_and_mapping() {
+    alone("an_exported_descriptor_outlives_handle_and_mapping", &[], |cuda| {
+        cuda.ok("cuInit", &[0]);
+        let prop: [u32; 8] = [1, 1, 1, 0, 0, 0, 0, 0];
+        let handle = cuda.get("cuMemCreate", &[BLOCK, prop.as_ptr().addr(), 0]);
+        let fd = i32::try_from(cuda.get("cuMemExportToShareableHandle", &[handle, 1, 0])).unwrap();
+        // SAFETY: the call gave this descriptor to its caller.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        cuda.ok("cuMemRelease", &[handle]);
+        let again = cuda.get(
+            "cuMemImportFromShareableHandle",
+            &[usize::try_from(std::os::fd::AsRawFd::as_raw_fd(&fd)).unwrap(), 1],
+        );
+        drop(fd);
+        let address = cuda.get("cuMemAddressReserve", &[BLOCK, 0, 0, 0]);
+        cuda.ok("cuMemMap", &[address, BLOCK, 0, again, 0]);
+        let dir = std::env::var_os("SIMCUDA_DIR").unwrap();
+        let dump = gpu_handoff_simcuda::dump::Dump::read(dir.as_ref()).unwrap();
+        let [allocation] = &dump.allocations[..] else { panic!("{dump:?}") };
+        assert_eq!(
+            (allocation.kind, allocation.bytes, allocation.process_less),
+            ("vmm", BLOCK as u64, false)
+        );
+        let [holder] = &allocation.holders[..] else { panic!("{allocation:?}") };
+        assert_eq!(
+            (holder.pid, holder.mapped_bytes, holder.descriptors),
+            (std::process::id(), BLOCK as u64, 0)
+        );
+    });
+}
