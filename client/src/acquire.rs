@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::connection::Pending;
 use crate::error::{ClientError, Fault};
 use crate::import::Place;
-use crate::lease::{Held, Lease};
+use crate::lease::{Held, Lease, Took};
 use crate::limits;
 
 /// What to acquire: the newest buffer of a name, or one buffer by its id.
@@ -87,11 +87,13 @@ impl Client {
     /// memory. After an error no lease is left behind.
     pub fn acquire(&self, wanted: Acquire) -> Result<Lease, ClientError> {
         let acquire = || {
+            let asked = Instant::now();
             let place = self.shared.memory.place()?;
             let deadline = answer_deadline(wanted.wait)?;
-            let mut outcomes = grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
+            let mut outcomes =
+                self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
             let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
-            self.take(grant, place)
+            self.take(grant, place, asked)
         };
         acquire().map_err(|fault: Fault| fault.while_doing("acquire", &wanted))
     }
@@ -103,6 +105,7 @@ impl Client {
     /// As [`acquire`](Self::acquire), when the request as a whole fails. After that no lease is left behind.
     pub fn acquire_many(&self, wanted: &[Acquire]) -> Result<Vec<Result<Lease, ClientError>>, ClientError> {
         let acquire = || {
+            let asked = Instant::now();
             let place = self.shared.memory.place()?;
             let wait = wanted.iter().map(|item| item.wait).max().unwrap_or_default();
             let deadline = answer_deadline(wait)?;
@@ -113,8 +116,8 @@ impl Client {
                 .collect::<Result<_, Fault>>()?;
             let mut leases = Vec::with_capacity(wanted.len());
             for (part, pending) in parts {
-                let outcomes = grants(pending, part.len(), deadline)?;
-                leases.extend(outcomes.into_iter().map(|grant| self.take(grant, place)));
+                let outcomes = self.grants(pending, part.len(), deadline)?;
+                leases.extend(outcomes.into_iter().map(|grant| self.take(grant, place, asked)));
             }
             Ok(leases)
         };
@@ -124,18 +127,35 @@ impl Client {
         Ok(named.map(|(lease, item)| lease.map_err(|fault| fault.while_doing("acquire", item))).collect())
     }
 
+    /// The outcomes of one packet. A node that answers for another number of items is not believed any more.
+    fn grants(
+        &self,
+        pending: Pending<'_>,
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Result<Grant, Refusal>>, Fault> {
+        match pending.answer(deadline)? {
+            BrokerBody::Acquired(outcomes) if outcomes.len() == count => Ok(outcomes),
+            _ => {
+                self.shared.connection.end();
+                Err(Fault::unexpected("an outcome for each item"))
+            }
+        }
+    }
+
     fn ask(&self, wanted: &[Acquire], wait: Duration) -> Result<Pending<'_>, Fault> {
         let items = wanted.iter().map(|item| item.wanted.clone()).collect();
         self.shared.connection.start(ClientBody::Acquire { items, wait })
     }
 
     /// Makes a grant a lease, or gives it back.
-    fn take(&self, grant: Result<Grant, Refusal>, place: Place) -> Result<Lease, Fault> {
+    fn take(&self, grant: Result<Grant, Refusal>, place: Place, asked: Instant) -> Result<Lease, Fault> {
         let grant = grant?;
         let held = Held::new(Arc::clone(&self.shared), grant.lease, grant.buffer.id);
-        let proven = self.shared.welcome.legacy_pid_word_proven;
-        let (phase, mapping) = self.shared.memory.map(&grant, place, proven)?;
-        Ok(Lease::new(held, grant.buffer, phase, mapping))
+        let mapping_began = Instant::now();
+        let (phase, mapping) = self.shared.memory.map(&grant, place)?;
+        let took = Took { granted: mapping_began - asked, mapped: mapping_began.elapsed() };
+        Ok(Lease::new(held, grant.buffer, phase, mapping, took))
     }
 }
 
@@ -147,15 +167,4 @@ fn answer_deadline(wait: Duration) -> Result<Instant, Fault> {
     }
     let (wanted, found) = (format!("at most {most:?}"), format!("{wait:?}"));
     Err(Refusal::new(Code::TooLarge).compared_with("wait", wanted, found).into())
-}
-
-fn grants(
-    pending: Pending<'_>,
-    count: usize,
-    deadline: Instant,
-) -> Result<Vec<Result<Grant, Refusal>>, Fault> {
-    match pending.answer(deadline)? {
-        BrokerBody::Acquired(outcomes) if outcomes.len() == count => Ok(outcomes),
-        _ => Err(Fault::unexpected("an outcome for each item")),
-    }
 }

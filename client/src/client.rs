@@ -59,6 +59,9 @@ impl Drop for Shared {
         // one more count keeps what would be unmapped.
         if !self.connection.is_own_process() {
             std::mem::forget((Arc::clone(&self.memory), Arc::clone(&self.exporter)));
+            if let Ok(mut listener) = self.listener.try_lock() {
+                std::mem::forget(listener.take());
+            }
             return;
         }
         self.connection.end();

@@ -232,7 +232,10 @@ impl From<CudaError> for Fault {
 
 impl From<LoadError> for Fault {
     fn from(error: LoadError) -> Self {
-        Self::NoDriver(error)
+        match error {
+            LoadError::Forked { .. } => Self::Forked,
+            other => Self::NoDriver(other),
+        }
     }
 }
 

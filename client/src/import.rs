@@ -49,8 +49,8 @@ impl Mapping {
 pub(crate) trait Importer: Send + Sync {
     /// The caller's current context.
     fn place(&self) -> Result<Place, Fault>;
-    /// Maps what a grant carries. `proven`: the node vouches for the process-number word of legacy handles.
-    fn map(&self, grant: &Grant, place: Place, proven: bool) -> Result<Mapping, Fault>;
+    /// Maps what a grant carries.
+    fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault>;
 }
 
 /// The driver of this process, loaded when it is first needed.
@@ -63,13 +63,13 @@ impl Importer for CudaImporter {
         context.map(Place::Context).ok_or(Fault::NoContext)
     }
 
-    fn map(&self, grant: &Grant, place: Place, proven: bool) -> Result<Mapping, Fault> {
+    fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault> {
         let driver = Driver::load()?;
         check_range(&grant.buffer.facts, grant.buffer.facts.allocation_size)?;
         match &grant.carrier {
             Carrier::Descriptor(fd) => map_vmm(driver, &grant.buffer.facts, fd.as_fd(), place),
             Carrier::Legacy(bytes) => {
-                let handle = readable(LegacyHandle::from_bytes(*bytes), grant.rewrite_pid_word, proven)?;
+                let handle = readable(LegacyHandle::from_bytes(*bytes), grant.rewrite_pid_word);
                 let mapping = LegacyMapping::open(driver, &handle)?;
                 // Nobody but the driver knows how large it really is.
                 check_range(&grant.buffer.facts, mapping.bytes()?)?;
@@ -94,21 +94,15 @@ fn map_vmm(
     Ok(Mapping::Vmm(import.map(facts.allocation_size, facts.access, device)?))
 }
 
-/// The handle as this process can open it: with another process number in it where its own is the exporter's.
-fn readable(handle: LegacyHandle, rewrite: bool, proven: bool) -> Result<LegacyHandle, Fault> {
+/// The handle as this process can open it: with another process number in it where its own is the exporter's. The node
+/// asks for that only where this driver has passed its self-test; else it refuses with `PID_COLLISION`.
+fn readable(handle: LegacyHandle, rewrite: bool) -> LegacyHandle {
     if !rewrite {
-        return Ok(handle);
-    }
-    if !proven {
-        let refusal = Refusal::new(Code::PidCollision);
-        let own = std::process::id();
-        return Err(refusal
-            .compared_with("process number", format!("other than {own}"), handle.pid_word())
-            .into());
+        return handle;
     }
     // Any number that is not ours will do.
     let other = std::process::id().wrapping_add(1);
-    Ok(handle.with_pid_word(&PidWordProof::vouched_by_node(), other))
+    handle.with_pid_word(&PidWordProof::vouched_by_node(), other)
 }
 
 /// The buffer must lie within what is really there.
@@ -134,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unproven_rewrite_is_refused() {
+    fn a_handle_is_rewritten_only_where_the_node_asks_for_it() {
         let handle = LegacyHandle::from_bytes([1; 64]);
-        assert_eq!(readable(handle, false, false).unwrap(), handle);
-        let Err(Fault::Refused(refusal)) = readable(handle, true, false) else { panic!("not refused") };
-        assert_eq!(refusal.code(), Code::PidCollision);
-        assert_ne!(readable(handle, true, true).unwrap().pid_word(), std::process::id());
+        assert_eq!(readable(handle, false), handle);
+        let rewritten = readable(handle, true);
+        assert_ne!(rewritten.pid_word(), handle.pid_word());
+        assert_ne!(rewritten.pid_word(), std::process::id());
     }
 }

@@ -1,7 +1,7 @@
 //! A lease of a buffer and the memory that comes with it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason};
 use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
@@ -26,6 +26,15 @@ pub enum LeaseState {
     Lost,
 }
 
+/// Where the time of an acquire went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Took {
+    /// From the question to the node's grant, waiting included.
+    pub granted: Duration,
+    /// Importing and mapping the memory; next to nothing where it was mapped already.
+    pub mapped: Duration,
+}
+
 /// The right to use a buffer, with its memory mapped. Released on drop.
 ///
 /// Dropping a lease never waits for the node. If the buffer lives on, its memory stays mapped in this process, so that
@@ -37,14 +46,21 @@ pub struct Lease {
     buffer: BufferInfo,
     phase: Arc<Phase>,
     ptr: u64,
+    took: Took,
 }
 
 impl Lease {
-    pub(crate) fn new(mut held: Held, buffer: BufferInfo, phase: Arc<Phase>, mapping: Arc<Mapping>) -> Self {
+    pub(crate) fn new(
+        mut held: Held,
+        buffer: BufferInfo,
+        phase: Arc<Phase>,
+        mapping: Arc<Mapping>,
+        took: Took,
+    ) -> Self {
         // Within the address space: the buffer was checked to lie within what is mapped.
         let ptr = mapping.base().saturating_add(buffer.facts.offset);
         held.mapping = Some(mapping);
-        Self { held, buffer, phase, ptr }
+        Self { held, buffer, phase, ptr, took }
     }
 
     /// Where the buffer begins, a `CUdeviceptr` that is valid in the context in which it was acquired.
@@ -69,6 +85,12 @@ impl Lease {
     #[must_use]
     pub fn id(&self) -> LeaseId {
         self.held.lease
+    }
+
+    /// Where the time of acquiring it went.
+    #[must_use]
+    pub fn took(&self) -> Took {
+        self.took
     }
 
     /// How the lease stands. Asks nobody: the node's news are read in the background, within milliseconds.

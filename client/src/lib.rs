@@ -57,6 +57,6 @@ pub use gpu_handoff_protocol::{
     Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, Kind, LeaseId,
     Lifetime, Metadata, Refusal, Tensor,
 };
-pub use lease::{Lease, LeaseState};
+pub use lease::{Lease, LeaseState, Took};
 pub use publish::Published;
 pub use watch::Watch;

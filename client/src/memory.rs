@@ -34,18 +34,13 @@ impl Memory {
     }
 
     /// The mapping of a granted buffer: the cached one, or a new one.
-    pub(crate) fn map(
-        &self,
-        grant: &Grant,
-        place: Place,
-        proven: bool,
-    ) -> Result<(Arc<Phase>, Arc<Mapping>), Fault> {
+    pub(crate) fn map(&self, grant: &Grant, place: Place) -> Result<(Arc<Phase>, Arc<Mapping>), Fault> {
         let id = grant.buffer.id;
         let (phase, cached) = self.lock()?.find(id, &place);
         if let Some(mapping) = cached {
             return Ok((phase, mapping));
         }
-        let new = self.importer.map(grant, place, proven)?;
+        let new = self.importer.map(grant, place)?;
         let (mapping, unmap) = self.lock()?.keep(id, place, new, grant.buffer.facts.allocation_size);
         drop(unmap);
         Ok((phase, mapping))

@@ -64,7 +64,7 @@ impl Importer for Pretender {
         Ok(Place::Nowhere)
     }
 
-    fn map(&self, grant: &Grant, _: Place, _: bool) -> Result<Mapping, Fault> {
+    fn map(&self, grant: &Grant, _: Place) -> Result<Mapping, Fault> {
         if grant.buffer.facts.name.as_str() == "bad" {
             return Err(Refusal::new(Code::SizeMismatch).into());
         }

@@ -42,8 +42,8 @@ pub(super) struct Slot {
 enum Content {
     /// The parts so far, and whether that is all.
     Answer { so_far: Option<BrokerBody>, whole: bool },
-    /// Events not read yet, and why no more will come.
-    Events { unread: VecDeque<Event>, end: Option<Refusal> },
+    /// Events not read yet, why no more will come, and whether the node works on it.
+    Events { unread: VecDeque<Event>, end: Option<Refusal>, open: bool },
 }
 
 impl Slot {
@@ -56,7 +56,7 @@ impl Slot {
     }
 
     pub(super) fn events() -> Self {
-        Self::new(Content::Events { unread: VecDeque::new(), end: None })
+        Self::new(Content::Events { unread: VecDeque::new(), end: None, open: true })
     }
 
     /// Takes the answer once it is whole.
@@ -70,7 +70,7 @@ impl Slot {
     /// Takes the next event, or the reason why there are no more.
     pub(super) fn next_event(&mut self) -> Option<Result<Event, Fault>> {
         match &mut self.content {
-            Content::Events { unread, end } => {
+            Content::Events { unread, end, .. } => {
                 let event = unread.pop_front().map(Ok);
                 event.or_else(|| end.clone().map(|refusal| Err(Fault::Refused(refusal))))
             }
@@ -160,7 +160,7 @@ impl State {
                 }
                 !whole
             }
-            Content::Events { end, .. } => end.is_none(),
+            Content::Events { open, .. } => open,
         };
         open && self.end.is_none()
     }
@@ -206,19 +206,20 @@ impl State {
                     return None;
                 }
             }
-            Content::Events { unread, end } => match message.body {
+            Content::Events { unread, end, open } => match message.body {
+                // After an overflow nothing more is taken: there would be a gap before it.
+                BrokerBody::Event(_) if end.is_some() => {}
                 BrokerBody::Event(event) if unread.len() < limits::WATCH_EVENTS => unread.push_back(event),
                 BrokerBody::Event(_) => {
                     let wanted = format!("at most {}", limits::WATCH_EVENTS);
                     let refusal = Refusal::new(Code::WatchOverflow);
-                    end.get_or_insert(refusal.compared_with("unread events", wanted, "more"));
+                    *end = Some(refusal.compared_with("unread events", wanted, "more"));
                 }
                 BrokerBody::Refused(refusal) => {
+                    *open = false;
                     end.get_or_insert(refusal);
                 }
-                BrokerBody::Cancelled => {
-                    end.get_or_insert(Refusal::new(Code::ShuttingDown));
-                }
+                BrokerBody::Cancelled => *open = false,
                 _ => return Some(End::Unreadable(Refusal::new(Code::Malformed))),
             },
         }

@@ -243,11 +243,26 @@ fn an_unread_watch_overflows_and_ends() {
         other.join().unwrap()
     });
     assert_eq!(error.code(), Some(Code::NotFound));
-    for _ in 0..limits::WATCH_EVENTS {
-        assert!(watch.next().unwrap().is_ok());
+    assert!(watch.next().unwrap().is_ok());
+    fake.say(request, BrokerBody::Event(Event::Appeared(Box::new(info(1, "after the gap")))));
+    for _ in 1..limits::WATCH_EVENTS {
+        assert_eq!(watch.next().unwrap().unwrap(), Event::SnapshotDone);
     }
     assert_eq!(watch.next().unwrap().unwrap_err().code(), Some(Code::WatchOverflow));
     assert!(watch.next().is_none(), "an error is the end");
+    drop(watch);
+    assert!(matches!(fake.expect().1, ClientBody::Cancel { request: it } if it == request));
+}
+
+#[test]
+fn a_node_that_answers_for_more_than_was_asked_is_not_believed() {
+    let (client, mut fake, _) = connected();
+    std::thread::scope(|scope| {
+        let acquire = scope.spawn(|| client.acquire(named("w")).unwrap_err());
+        fake.grant(vec![grant(1, info(1, "w")), grant(2, info(1, "w"))]);
+        assert!(matches!(acquire.join().unwrap(), ClientError::Protocol { .. }));
+    });
+    assert!(fake.heard().is_none(), "with the connection its leases end");
 }
 
 #[test]
