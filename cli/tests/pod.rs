@@ -1,5 +1,7 @@
 //! The command itself, against a node that the test plays.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is a failed test")]
+
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,7 +1,7 @@
 //! The client's CUDA side, in real processes on the simulated driver: what is published here is read there, what is
 //! not needed any more is unmapped, and nothing is left over.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is a failed test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a failure is a failed test")]
 
 mod common;
 

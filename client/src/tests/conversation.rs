@@ -244,7 +244,7 @@ fn an_unread_watch_overflows_and_ends() {
     });
     assert_eq!(error.code(), Some(Code::NotFound));
     assert!(watch.next().unwrap().is_ok());
-    fake.say(request, BrokerBody::Event(Event::Appeared(Box::new(info(1, "after the gap")))));
+    fake.say(request, BrokerBody::Event(Event::Appeared(Box::new(info(1, "after-the-gap")))));
     for _ in 1..limits::WATCH_EVENTS {
         assert_eq!(watch.next().unwrap().unwrap(), Event::SnapshotDone);
     }
