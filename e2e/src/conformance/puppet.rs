@@ -91,6 +91,8 @@ impl Puppet {
         let mut command = place.command(program, &["puppet"]);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
         let child = command.spawn().map_err(not_run)?;
+        // It holds the child's end of the socket, whose closing is how a death is noticed.
+        drop(command);
         let puppet = Puppet(Rc::new(RefCell::new(Inner { child, socket: ours, deadline, ended: None })));
         // Up and through its wrappers.
         match puppet.ask(&Request::Pid, None) {
