@@ -14,7 +14,8 @@ use crate::store::{Store, list};
 /// Client numbers begin here; real ones look alike.
 const CLIENT_BASE: u32 = 0xc1d0_0000;
 
-/// This process's record, locked as long as the description lives (that is, also in a forked child, as on the driver).
+/// This process's record, locked as long as the description lives: also in a forked child, which inherits it as it would the
+/// driver's own descriptors.
 #[derive(Debug)]
 pub(crate) struct ProcessRecord {
     pub(crate) client: u32,

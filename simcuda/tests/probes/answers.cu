@@ -206,6 +206,9 @@ static const std::vector<Case> cases = {
        int pair[2]; socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair);
        peer([&](int s) { CUdeviceptr p = alloc(4 * M); NEED(cuMemsetD32(p, 0x5EED, M)); NEED(cuCtxSynchronize()); give(s, handle_of(p)); char c; recv(pair[1], &c, 1, 0); NEED(cuMemFree(p)); give(s, 1); });
        auto h = take<CUipcMemHandle>(); start(); CUdeviceptr p; NEED(open_handle(h, &p)); send(pair[0], "x", 1, 0); take<int>(); unsigned x = 0; return (int)(cuMemcpyDtoH(&x, p, 4) == 0 && x == 0x5EED); }},
+    {"a-forked-child-keeps-a-dead-exporters-handle-valid", [] {
+       peer([](int s) { CUdeviceptr p = alloc(4 * M); auto h = handle_of(p); if (fork()) give(s, h); });
+       auto h = take<CUipcMemHandle>(); kill_peer(); start(); return (int)(open_handle(h) == 0); }},
     {"a-handle-of-an-inner-address-is-the-allocations", [] {
        peer([](int s) { CUdeviceptr p = alloc(4 * M); NEED(cuMemsetD32(p, 7, 1)); NEED(cuCtxSynchronize()); give(s, handle_of(p + M)); });
        auto h = take<CUipcMemHandle>(); start(); CUdeviceptr p; NEED(open_handle(h, &p)); unsigned x = 0; NEED(cuMemcpyDtoH(&x, p, 4)); return (int)(x == 7); }},
