@@ -47,5 +47,5 @@ pub use legacy::{LegacyAllocation, LegacyHandle, LegacyMapping};
 pub use load::{Driver, LoadError, Since};
 pub use self_test::PidWordProof;
 pub use sentinel::Sentinel;
-pub use status::{CudaError, Status};
-pub use vmm::{ExportedFd, VmmAllocation, VmmImport, VmmMapping};
+pub use status::{CudaError, Status, drop_errors};
+pub use vmm::{ExportError, ExportedFd, VmmAllocation, VmmImport, VmmMapping};

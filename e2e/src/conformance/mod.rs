@@ -5,9 +5,8 @@
 //! program that do to the driver what they are told ([`serve`]): so a crash is an outcome, a hang ends at a deadline,
 //! and importers can have namespaces, a user or a `/dev/shm` of their own ([`place`]).
 //!
-//! On the simulated driver set `SIMCUDA_DIR` to an empty folder that every user may write to: its default is in
-//! `/dev/shm`, which some rows replace, and belongs to one user. On a bare machine the program needs `libcuda.so.1`,
-//! util-linux and root; what cannot be tried is shown as `not run` with the reason.
+//! It needs `libcuda.so.1`, util-linux and root, and nothing else; what cannot be tried is shown as `not run` with the
+//! reason. The rows of several GPUs need two: `SIMCUDA_GPUS=2` for the simulated driver.
 //!
 //! A row has a tag: [`Tag::Api`] rows must not differ between the simulator and a driver, [`Tag::Time`] rows are
 //! microseconds and not compared, [`Tag::Kernel`] rows are about what the simulator does not simulate.

@@ -18,6 +18,10 @@ pub(crate) struct Place {
     pub(crate) environment: Vec<(&'static str, &'static str)>,
 }
 
+/// Where the simulated driver's processes meet. Its default is in `/dev/shm`, which some places replace, and belongs to
+/// one user; a real driver does not look at this.
+const MEETING: &str = "SIMCUDA_DIR";
+
 const PID: [&str; 3] = ["-p", "-f", "--mount-proc"];
 
 impl Place {
@@ -91,6 +95,9 @@ impl Place {
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(self.environment.iter().copied());
+        if let Some(folder) = program.parent().filter(|_| std::env::var_os(MEETING).is_none()) {
+            command.env(MEETING, folder.join("simulated"));
+        }
         command
     }
 

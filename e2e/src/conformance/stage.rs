@@ -39,6 +39,11 @@ impl Stage {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
                 .context("let others run it")?;
         }
+        // For the simulated driver, see `Place::command`.
+        let meeting = folder.path().join("simulated");
+        std::fs::create_dir(&meeting).context("make a folder")?;
+        std::fs::set_permissions(&meeting, std::fs::Permissions::from_mode(0o777))
+            .context("let others write to it")?;
         let deadline = Instant::now() + ROW;
         let (places, cast) = (HashMap::new(), HashMap::new());
         let mut stage = Stage { folder, deadline, places, cast, devices: 0, version: 0 };

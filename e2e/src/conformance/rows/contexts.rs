@@ -70,11 +70,14 @@ fn detached(
     stage: &mut Stage,
     script: impl FnOnce(&crate::conformance::puppet::Puppet, u64, u64) -> String,
 ) -> Step<String> {
-    let puppet = stage.own(&here())?;
+    let puppet = stage.shared(&here(), "detached")?;
+    let context = puppet.word(Request::Current)?;
     let legacy = puppet.word(Request::Alloc { bytes: BYTES })?;
     let vmm = memory::vmm(&puppet, BYTES, true)?.ptr;
     puppet.tell(Request::SetCurrent { context: 0 })?;
-    Ok(script(&puppet, legacy, vmm))
+    let said = script(&puppet, legacy, vmm);
+    puppet.tell(Request::SetCurrent { context })?;
+    Ok(said)
 }
 
 fn of_memory_without_context() -> Vec<Row> {
@@ -200,7 +203,7 @@ fn of_primary() -> Vec<Row> {
 
 fn of_fork() -> Vec<Row> {
     let forked = |id: &str, says: &str, what: Forked| {
-        Row::api(4, id, says, move |stage| stage.own(&here())?.text(Request::Fork { what }))
+        Row::api(4, id, says, move |stage| stage.shared(&here(), "forks")?.text(Request::Fork { what }))
     };
     vec![
         forked("fork-init", "cuInit in the forked child of an initialised process", Forked::Init),
@@ -208,7 +211,7 @@ fn of_fork() -> Vec<Row> {
         forked("fork-current", "cuCtxGetCurrent there", Forked::CurrentContext),
         forked("fork-alloc", "cuMemAlloc there", Forked::Alloc),
         Row::api(4, "fork-read", "reading the parent's memory there", |stage| {
-            let puppet = stage.own(&here())?;
+            let puppet = stage.shared(&here(), "forks")?;
             let ptr = puppet.word(Request::Alloc { bytes: BYTES })?;
             puppet.text(Request::Fork { what: Forked::Read(ptr) })
         }),
@@ -219,7 +222,7 @@ fn of_fork() -> Vec<Row> {
             |stage| stage.fresh(&here())?.text(Request::Fork { what: Forked::Init }),
         ),
         Row::api(4, "fork-parent-goes-on", "the parent's memory after its child has ended", |stage| {
-            let puppet = stage.own(&here())?;
+            let puppet = stage.shared(&here(), "forks")?;
             let (ptr, _) = memory::legacy(&puppet, BYTES)?;
             puppet.text(Request::Fork { what: Forked::CurrentContext })?;
             memory::verify(&puppet, ptr, BYTES)

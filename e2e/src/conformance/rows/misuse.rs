@@ -1,7 +1,7 @@
-//! What the driver answers to wrong addresses, sizes and handles. Each row that may hurt its process has one of its own.
+//! What the driver answers to wrong addresses, sizes and handles.
 
 use crate::conformance::Row;
-use crate::conformance::memory::{self, MIB};
+use crate::conformance::memory::{self, MIB, Mapped as Mapping};
 use crate::conformance::puppet::{Puppet, Step, outcome};
 use crate::conformance::wire::Request;
 
@@ -9,15 +9,22 @@ use super::here;
 
 const BYTES: u64 = 4 * MIB;
 
-/// A row in a process of its own; its outcome is what the script says, and the context's state afterwards if not well.
+/// A row of this file. Its outcome is what the script says, and the context's state afterwards if that is not well; then
+/// the next row starts with another process.
 fn row(id: &str, says: &str, script: impl Fn(&Puppet) -> Step<String> + 'static) -> Row {
-    Row::api(4, id, says, move |stage| {
-        let puppet = stage.own(&here())?;
-        let said = script(&puppet)?;
-        Ok(match puppet.tell(Request::Synchronize) {
-            Ok(()) => said,
-            Err(end) => format!("{said}, then synchronize {end}"),
-        })
+    Row::api(4, id, says, move |stage| after(&stage.shared(&here(), "misuse")?, &script))
+}
+
+/// The same in a process of its own, where it matters what else is mapped nearby.
+fn own_row(id: &str, says: &str, script: impl Fn(&Puppet) -> Step<String> + 'static) -> Row {
+    Row::api(4, id, says, move |stage| after(&stage.own(&here())?, &script))
+}
+
+fn after(puppet: &Puppet, script: &impl Fn(&Puppet) -> Step<String>) -> Step<String> {
+    let said = script(puppet)?;
+    Ok(match puppet.tell(Request::Synchronize) {
+        Ok(()) => said,
+        Err(end) => format!("{said}, then synchronize {end}"),
     })
 }
 
@@ -27,24 +34,24 @@ pub(super) fn rows() -> Vec<Row> {
 
 fn of_copies() -> Vec<Row> {
     vec![
-        row("copy-out-of-range", "cuMemcpyDtoH past the end of cuMemAlloc memory", |puppet| {
+        own_row("copy-out-of-range", "cuMemcpyDtoH past the end of cuMemAlloc memory", |puppet| {
             let ptr = puppet.word(Request::Alloc { bytes: BYTES })?;
             Ok(outcome(&puppet.words(Request::Read { ptr: ptr + BYTES - 4, bytes: 64 * MIB })))
         }),
-        row("copy-out-of-range-vmm", "cuMemcpyDtoH past the end of a vmm mapping", |puppet| {
+        own_row("copy-out-of-range-vmm", "cuMemcpyDtoH past the end of a vmm mapping", |puppet| {
             let ptr = memory::vmm(puppet, BYTES, true)?.ptr;
             Ok(outcome(&puppet.words(Request::Read { ptr: ptr + BYTES - 4, bytes: 8 })))
         }),
-        row("copy-in-out-of-range", "cuMemcpyHtoD past the end of a vmm mapping", |puppet| {
+        own_row("copy-in-out-of-range", "cuMemcpyHtoD past the end of a vmm mapping", |puppet| {
             let ptr = memory::vmm(puppet, BYTES, true)?.ptr;
             Ok(outcome(&puppet.tell(Request::Write { ptr: ptr + BYTES - 4, bytes: 8 })))
         }),
-        row("copy-device-out-of-range", "cuMemcpyDtoD past the end of a vmm mapping", |puppet| {
+        own_row("copy-device-out-of-range", "cuMemcpyDtoD past the end of a vmm mapping", |puppet| {
             let ptr = memory::vmm(puppet, BYTES, true)?.ptr;
             let to = puppet.word(Request::Alloc { bytes: BYTES })?;
             Ok(outcome(&puppet.tell(Request::Copy { to, from: ptr + BYTES - 4, bytes: 8 })))
         }),
-        row("memset-out-of-range", "cuMemsetD32 past the end of a vmm mapping", |puppet| {
+        own_row("memset-out-of-range", "cuMemsetD32 past the end of a vmm mapping", |puppet| {
             let ptr = memory::vmm(puppet, BYTES, true)?.ptr;
             Ok(outcome(&puppet.tell(Request::Fill { ptr: ptr + BYTES - 4, value: 0, words: 2 })))
         }),
@@ -156,8 +163,6 @@ fn of_unmapping() -> Vec<Row> {
         }),
     ]
 }
-
-use crate::conformance::memory::Mapped as Mapping;
 
 fn mapping(puppet: &Puppet) -> Step<Mapping> {
     memory::vmm(puppet, BYTES, true)

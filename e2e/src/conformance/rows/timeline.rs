@@ -46,7 +46,7 @@ fn ping_pong(stage: &mut Stage, place: &Place) -> Step<(u64, u64)> {
 /// A row with one process and a word of its own.
 fn alone(id: &str, says: &str, script: impl Fn(&Puppet, u64, u64) -> Step<String> + 'static) -> Row {
     Row::api(6, id, says, move |stage| {
-        let puppet = stage.own(&here())?;
+        let puppet = stage.shared(&here(), "timeline")?;
         let ptr = memory::vmm(&puppet, BYTES, true)?.ptr;
         puppet.tell(Request::Fill { ptr, value: 0, words: 4 })?;
         let stream = puppet.word(Request::StreamCreate)?;
@@ -109,7 +109,7 @@ pub(super) fn rows() -> Vec<Row> {
             },
         ),
         Row::api(6, "timeline-legacy-memory", "cuStreamWriteValue64 in cuMemAlloc memory", |stage| {
-            let puppet = stage.own(&here())?;
+            let puppet = stage.shared(&here(), "timeline")?;
             let ptr = puppet.word(Request::Alloc { bytes: BYTES })?;
             let stream = puppet.word(Request::StreamCreate)?;
             puppet.tell(Request::WriteValue { stream, ptr, value: 77 })?;

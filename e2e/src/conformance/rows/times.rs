@@ -8,8 +8,6 @@ use crate::conformance::stage::Stage;
 use crate::conformance::wire::{Request, Timed};
 use crate::conformance::{Row, Tag};
 
-use super::here;
-
 const ROUNDS: usize = 100;
 const SIZES: [(&str, u64); 2] = [("2m", 2 * MIB), ("64m", 64 * MIB)];
 
@@ -35,10 +33,10 @@ pub(super) fn rows() -> Vec<Row> {
     for (name, bytes) in SIZES {
         for (kept, sentinel) in [("alone", false), ("sentinel", true)] {
             rows.push(row(format!("export-{kept}-{name}"), "exporting fresh vmm memory", move |stage| {
-                median(&stage.own(&here())?, Timed::Export { bytes, sentinel }, None, &[])
+                median(&stage.solo()?, Timed::Export { bytes, sentinel }, None, &[])
             }));
             rows.push(row(format!("close-{kept}-{name}"), "closing the exported descriptor", move |stage| {
-                median(&stage.own(&here())?, Timed::CloseExported { bytes, sentinel }, None, &[])
+                median(&stage.solo()?, Timed::CloseExported { bytes, sentinel }, None, &[])
             }));
         }
         rows.push(row(format!("import-{name}"), "importing a descriptor", move |stage| {
