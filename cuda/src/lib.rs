@@ -12,8 +12,8 @@
 //! | GPUs and their primary contexts | [`device`], [`context`] |
 //! | memory shared by descriptor: create, export, import, map | [`vmm`] |
 //! | memory shared by 64-byte handle: `cuMemAlloc` and CUDA IPC | [`legacy`] |
-//! | which of the two a pointer is, or why neither | [`classify`] |
-//! | a descriptor from a stranger: which GPU, how large, without a context | [`inspect`](mod@inspect) |
+//! | which of the two a pointer is, or why neither | [`mod@classify`] |
+//! | a descriptor from a stranger: which GPU, how large, without a context | [`mod@inspect`] |
 //! | cheap exports | [`sentinel`] |
 //! | may the process number inside a legacy handle be rewritten on this driver? | [`self_test`] |
 //! | fill, read, write, copy, wait, timeline words | [`ops`] |
