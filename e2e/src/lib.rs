@@ -1,3 +1,19 @@
 //! Scenarios on the real binaries: the demo, the benchmark and the conformance suite of the simulated driver.
+//!
+//! | concern | file |
+//! |---|---|
+//! | the application in a pod | [`agent`], driven through [`app`] |
+//! | a pod: a sidecar and applications in namespaces of their own | [`pod`] |
+//! | a node: the real plugin with static members | [`node`] |
+//! | which GPU: the real one or the simulator | [`gpu`] |
+//! | where the binaries are | [`folder`] |
 
+pub mod agent;
+pub mod app;
 pub mod conformance;
+pub mod demo;
+pub mod folder;
+pub mod gpu;
+pub mod node;
+pub mod pod;
+pub mod wait;

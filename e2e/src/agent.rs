@@ -1,0 +1,386 @@
+//! The application in a pod: an ordinary user of the client library that does what it is told over a pipe.
+//!
+//! The demo, the benchmark and the scenario tests start it inside their pods. One JSON command a line on standard
+//! input, one JSON answer a line on standard output.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gpu_handoff_client::{Acquire, BufferId, Client, ClientError, Lease, Published, Watch};
+use gpu_handoff_cuda::PrimaryContext;
+use serde::{Deserialize, Serialize};
+
+mod events;
+mod memory;
+mod raw;
+
+pub use events::Told;
+use memory::Memory;
+pub use memory::MemoryKind;
+pub use raw::RawTimes;
+
+/// What an application can be told to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Command {
+    /// Connect to the pod's socket.
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// Make memory, or take what this name has already, and fill it by a GPU operation.
+    Fill {
+        /// What to call it.
+        memory: String,
+        /// Its size.
+        bytes: u64,
+        /// How it is made.
+        kind: MemoryKind,
+        /// The 32-bit word that it is filled with.
+        word: u32,
+    },
+    /// Free memory.
+    Free {
+        /// Which.
+        memory: String,
+    },
+    /// Export memory (vmm only) and keep the descriptor for later publications.
+    Export {
+        /// Which.
+        memory: String,
+    },
+    /// Publish memory.
+    Publish {
+        /// Which.
+        memory: String,
+        /// Under which name.
+        name: String,
+    },
+    /// Acquire a buffer.
+    Acquire {
+        /// By name.
+        name: Option<String>,
+        /// By id.
+        id: Option<String>,
+        /// Only a generation above this one.
+        newer_than: u64,
+        /// How long to wait for it, in milliseconds.
+        wait_ms: u64,
+        /// What to call the lease.
+        lease: String,
+        /// Answer `Waiting` first, just before asking.
+        announce: bool,
+    },
+    /// Check every word of a leased buffer.
+    Verify {
+        /// Which lease.
+        lease: String,
+        /// What each word should be.
+        word: u32,
+    },
+    /// Release a lease.
+    Release {
+        /// Which.
+        lease: String,
+    },
+    /// Retire a published buffer.
+    Retire {
+        /// Its name.
+        name: String,
+        /// How long its holders may keep their leases, in milliseconds.
+        deadline_ms: u64,
+    },
+    /// Begin to watch the group.
+    Watch,
+    /// Wait for the next event of the watch.
+    NextEvent {
+        /// How long, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Tell the open descriptors of this process.
+    Descriptors,
+    /// The raw driver between two processes: export and send over this socket, again and again.
+    RawSend {
+        /// Where to listen.
+        socket: PathBuf,
+        /// Size of the buffer.
+        bytes: u64,
+        /// How often.
+        rounds: usize,
+        /// How.
+        mode: raw::Mode,
+    },
+    /// The raw driver between two processes: receive, import, map.
+    RawReceive {
+        /// Where the sender listens.
+        socket: PathBuf,
+        /// How often.
+        rounds: usize,
+    },
+}
+
+/// What an application answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Answer {
+    /// Connected, as this pod of this group.
+    Connected {
+        /// The pod.
+        pod: String,
+        /// The group.
+        group: String,
+    },
+    /// Done, in so many microseconds.
+    Done {
+        /// Microseconds.
+        us: f64,
+    },
+    /// Published.
+    Published {
+        /// The buffer.
+        id: String,
+        /// Its version.
+        generation: u64,
+        /// When the publish began, on the machine's monotonic clock.
+        began_ns: u64,
+        /// How long it took.
+        us: f64,
+    },
+    /// About to ask.
+    Waiting,
+    /// Acquired.
+    Acquired {
+        /// The buffer.
+        id: String,
+        /// Its version.
+        generation: u64,
+        /// Its size.
+        bytes: u64,
+        /// When it was readable, on the machine's monotonic clock.
+        done_ns: u64,
+        /// How long the acquire took.
+        us: f64,
+        /// How long of that the node took to grant it.
+        granted_us: f64,
+        /// How long of that the driver took to map it.
+        mapped_us: f64,
+    },
+    /// Verified.
+    Verified {
+        /// Words looked at.
+        words: u64,
+        /// Words that are not what they should be.
+        wrong: u64,
+    },
+    /// Retired, with so many leases left.
+    Retired {
+        /// Leases left.
+        leases: u32,
+    },
+    /// Told by the watch.
+    Event(Told),
+    /// Nothing was told in time.
+    Nothing,
+    /// Open descriptors.
+    Descriptors {
+        /// How many.
+        count: usize,
+    },
+    /// Times of the raw driver.
+    Raw(RawTimes),
+    /// Refused.
+    Refused {
+        /// The stable code.
+        code: String,
+        /// The whole refusal as a sentence.
+        text: String,
+    },
+    /// Something else went wrong.
+    Failed {
+        /// What.
+        error: String,
+    },
+}
+
+/// Now, on the machine's monotonic clock, which all processes share.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
+    seconds * 1_000_000_000 + nanos
+}
+
+/// Microseconds since.
+pub(crate) fn us_since(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64() * 1e6
+}
+
+/// Obeys until standard input ends.
+///
+/// # Errors
+/// When the pipes fail.
+pub fn run() -> anyhow::Result<()> {
+    let mut agent = Agent::default();
+    for line in io::stdin().lock().lines() {
+        let answer = match serde_json::from_str(&line?) {
+            Ok(command) => agent.obey(command).unwrap_or_else(|e| failed(&e)),
+            Err(e) => Answer::Failed { error: format!("not a command: {e}") },
+        };
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+fn say(answer: &Answer) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, answer)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+fn failed(error: &anyhow::Error) -> Answer {
+    match error.downcast_ref::<ClientError>().and_then(ClientError::refusal) {
+        Some(refusal) => Answer::Refused { code: refusal.code().to_string(), text: refusal.to_string() },
+        None => Answer::Failed { error: format!("{error:#}") },
+    }
+}
+
+/// Dropped in the order of the fields: rights first, then memory, the context last.
+#[derive(Default)]
+struct Agent {
+    leases: HashMap<String, Lease>,
+    published: HashMap<String, Published>,
+    watch: Option<Watch>,
+    client: Option<Client>,
+    memory: HashMap<String, Memory>,
+    context: Option<PrimaryContext>,
+}
+
+impl Agent {
+    fn obey(&mut self, command: Command) -> anyhow::Result<Answer> {
+        Ok(match command {
+            Command::Connect { socket } => {
+                let client = Client::builder().socket(socket).program("e2e agent").connect()?;
+                let (pod, group) = (client.welcome().pod.to_string(), client.welcome().group.to_string());
+                self.client = Some(client);
+                Answer::Connected { pod, group }
+            }
+            Command::Fill { memory, bytes, kind, word } => self.fill(memory, bytes, kind, word)?,
+            Command::Free { memory } => {
+                self.memory.remove(&memory);
+                Answer::Done { us: 0.0 }
+            }
+            Command::Export { memory } => Answer::Done { us: self.memory_mut(&memory)?.export()? },
+            Command::Publish { memory, name } => self.publish(&memory, name)?,
+            Command::Acquire { name, id, newer_than, wait_ms, lease, announce } => {
+                let wanted = match (name, id) {
+                    (Some(name), _) => Acquire::named(&name)?,
+                    (None, Some(id)) => Acquire::id(id.parse::<BufferId>()?),
+                    (None, None) => anyhow::bail!("neither a name nor an id"),
+                };
+                let wanted = wanted.newer_than(newer_than).wait(Duration::from_millis(wait_ms));
+                self.acquire(wanted, lease, announce)?
+            }
+            Command::Verify { lease, word } => self.verify(&lease, word)?,
+            Command::Release { lease } => {
+                let lease = self.leases.remove(&lease).ok_or_else(|| anyhow::anyhow!("no lease {lease}"))?;
+                let begin = Instant::now();
+                lease.release()?;
+                Answer::Done { us: us_since(begin) }
+            }
+            Command::Retire { name, deadline_ms } => {
+                let buffer = self.published.remove(&name).ok_or_else(|| anyhow::anyhow!("no buffer {name}"))?;
+                Answer::Retired { leases: buffer.retire(Duration::from_millis(deadline_ms))? }
+            }
+            Command::Watch => {
+                self.watch = Some(self.client()?.watch()?);
+                Answer::Done { us: 0.0 }
+            }
+            Command::NextEvent { timeout_ms } => self.next_event(Duration::from_millis(timeout_ms))?,
+            Command::Descriptors => Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() },
+            Command::RawSend { socket, bytes, rounds, mode } => {
+                self.make_context_current()?;
+                Answer::Raw(raw::send(&socket, bytes, rounds, mode)?)
+            }
+            Command::RawReceive { socket, rounds } => {
+                self.make_context_current()?;
+                Answer::Raw(raw::receive(&socket, rounds)?)
+            }
+        })
+    }
+
+    fn client(&self) -> anyhow::Result<&Client> {
+        self.client.as_ref().ok_or_else(|| anyhow::anyhow!("not connected"))
+    }
+
+    fn memory_mut(&mut self, name: &str) -> anyhow::Result<&mut Memory> {
+        self.memory.get_mut(name).ok_or_else(|| anyhow::anyhow!("no memory {name}"))
+    }
+
+    /// The application's own context: the client library never makes one.
+    fn make_context_current(&mut self) -> anyhow::Result<()> {
+        if self.context.is_none() {
+            self.context = Some(memory::first_device()?.retain_primary_context()?);
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, name: String, bytes: u64, kind: MemoryKind, word: u32) -> anyhow::Result<Answer> {
+        self.make_context_current()?;
+        if !self.memory.contains_key(&name) {
+            self.memory.insert(name.clone(), Memory::create(kind, bytes)?);
+        }
+        let begin = Instant::now();
+        self.memory_mut(&name)?.fill(word)?;
+        Ok(Answer::Done { us: us_since(begin) })
+    }
+
+    fn publish(&mut self, memory: &str, name: String) -> anyhow::Result<Answer> {
+        let memory = self.memory.get(memory).ok_or_else(|| anyhow::anyhow!("no memory {memory}"))?;
+        let buffer = memory.as_buffer(&name)?;
+        let (began_ns, begin) = (now_ns(), Instant::now());
+        let published = self.client()?.publish(buffer)?;
+        let us = us_since(begin);
+        let answer =
+            Answer::Published { id: published.id().to_string(), generation: published.generation(), began_ns, us };
+        self.published.insert(name, published);
+        Ok(answer)
+    }
+
+    fn acquire(&mut self, wanted: Acquire, lease: String, announce: bool) -> anyhow::Result<Answer> {
+        self.make_context_current()?;
+        if announce {
+            say(&Answer::Waiting)?;
+        }
+        let begin = Instant::now();
+        let acquired = self.client()?.acquire(wanted)?;
+        let (us, done_ns) = (us_since(begin), now_ns());
+        let took = acquired.took();
+        let micros = |d: Duration| d.as_secs_f64() * 1e6;
+        let answer = Answer::Acquired {
+            id: acquired.info().id.to_string(),
+            generation: acquired.info().generation,
+            bytes: acquired.bytes(),
+            done_ns,
+            us,
+            granted_us: micros(took.granted),
+            mapped_us: micros(took.mapped),
+        };
+        self.leases.insert(lease, acquired);
+        Ok(answer)
+    }
+
+    fn verify(&self, lease: &str, word: u32) -> anyhow::Result<Answer> {
+        let lease = self.leases.get(lease).ok_or_else(|| anyhow::anyhow!("no lease {lease}"))?;
+        let (words, wrong) = memory::count_wrong(lease.ptr(), lease.bytes(), word)?;
+        Ok(Answer::Verified { words, wrong })
+    }
+
+    fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Answer> {
+        let watch = self.watch.as_mut().ok_or_else(|| anyhow::anyhow!("not watching"))?;
+        let event = watch.recv_timeout(timeout)?;
+        Ok(event.map_or(Answer::Nothing, |event| Answer::Event(Told::new(&event, now_ns()))))
+    }
+}

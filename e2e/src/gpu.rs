@@ -1,0 +1,114 @@
+//! Which GPU the scenario runs on: the real one if there is one, else the simulator; never a silent choice.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+use gpu_handoff_cuda::Driver;
+use tempfile::TempDir;
+
+use crate::folder::Folder;
+
+/// Which GPU is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Wanted {
+    /// The real one if there is one, else the simulator.
+    Auto,
+    /// The real one, or nothing.
+    Real,
+    /// The simulator.
+    Sim,
+}
+
+/// The GPU that the scenario runs on.
+#[derive(Debug)]
+pub enum Gpu {
+    /// A real one.
+    Real {
+        /// Its name and the driver's version.
+        name: String,
+    },
+    /// A simulated one.
+    Simulated {
+        /// Why not a real one.
+        why: String,
+        /// The folder of the simulated driver.
+        library: PathBuf,
+        /// What stands for the device: removed in the end.
+        device: TempDir,
+    },
+}
+
+impl Gpu {
+    /// Looks for a GPU.
+    ///
+    /// # Errors
+    /// When a real one is wanted and there is none, or the simulator is missing.
+    pub fn find(wanted: Wanted, folder: &Folder) -> anyhow::Result<Self> {
+        let why = match (wanted, real()) {
+            (Wanted::Sim, _) => "the simulator was asked for".to_owned(),
+            (_, Ok(name)) => return Ok(Self::Real { name }),
+            (Wanted::Real, Err(e)) => return Err(e.context("a real GPU was asked for")),
+            (Wanted::Auto, Err(e)) => format!("{e:#}"),
+        };
+        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()? })
+    }
+
+    /// A simulated one.
+    ///
+    /// # Errors
+    /// When the simulator is missing.
+    pub fn simulated(folder: &Folder) -> anyhow::Result<Self> {
+        Self::find(Wanted::Sim, folder)
+    }
+
+    /// Lets a program find this GPU. `device` is where the simulated device is seen by that program.
+    pub fn give_to(&self, command: &mut Command, device: Option<&Path>) {
+        if let Self::Simulated { library, device: own, .. } = self {
+            command.env("LD_LIBRARY_PATH", library).env("SIMCUDA_DIR", device.unwrap_or(own.path()));
+        }
+    }
+
+    /// What stands for the simulated device.
+    #[must_use]
+    pub fn device_folder(&self) -> Option<&Path> {
+        match self {
+            Self::Real { .. } => None,
+            Self::Simulated { device, .. } => Some(device.path()),
+        }
+    }
+
+    /// Whether it is simulated.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        matches!(self, Self::Simulated { .. })
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Real { name } => write!(f, "real GPU: {name}"),
+            Self::Simulated { why, .. } => write!(f, "simulated GPU, host memory only ({why})"),
+        }
+    }
+}
+
+/// The first real GPU, by asking the driver that the loader finds.
+fn real() -> anyhow::Result<String> {
+    let driver = Driver::load()?;
+    let devices = driver.devices()?;
+    let first = devices.first().context("the driver shows no device")?;
+    let version = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
+    let cuda = driver.version()?;
+    Ok(format!("{} {}, driver {} (CUDA {}.{})", first.name()?, first.uuid(), version.trim(), cuda / 1000, cuda % 1000 / 10))
+}
+
+/// Shared memory if there is some: simulated GPU memory lives there.
+fn device_folder() -> anyhow::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("gpu-handoff-device-");
+    let made = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+    made.context("make a folder that stands for the simulated device")
+}

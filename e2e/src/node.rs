@@ -1,0 +1,165 @@
+//! A node: the real plugin with static members, in a run directory of its own.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use gpu_handoff_protocol::socket::SeqPacket;
+use tempfile::TempDir;
+
+use crate::folder::Folder;
+use crate::gpu::Gpu;
+use crate::wait;
+
+/// How long a process of ours may take to start or to end.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A member of the node.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Pod name, used as slot as well.
+    pub pod: &'static str,
+    /// Group name.
+    pub group: &'static str,
+}
+
+/// A node that runs.
+#[derive(Debug)]
+pub struct Node {
+    /// The binaries.
+    pub folder: Folder,
+    /// Its GPU.
+    pub gpu: Arc<Gpu>,
+    plugin: Child,
+    run_dir: TempDir,
+    log: PathBuf,
+}
+
+impl Node {
+    /// Starts the plugin for these members, all of namespace `demo`, with legacy handles allowed within it.
+    ///
+    /// # Errors
+    /// When it does not come up; its log is part of the error.
+    pub fn start(folder: &Folder, gpu: Arc<Gpu>, members: &[Member]) -> anyhow::Result<Self> {
+        Self::start_with(folder, gpu, members, &serde_json::json!({ "legacy": "within-namespace" }))
+    }
+
+    /// Starts the plugin with this policy.
+    ///
+    /// # Errors
+    /// When it does not come up; its log is part of the error.
+    pub fn start_with(
+        folder: &Folder,
+        gpu: Arc<Gpu>,
+        members: &[Member],
+        policy: &serde_json::Value,
+    ) -> anyhow::Result<Self> {
+        let run_dir = tempfile::Builder::new().prefix("gpu-handoff-").tempdir().context("make a run directory")?;
+        let (file, log) = (run_dir.path().join("members.json"), run_dir.path().join("plugin.log"));
+        let list: Vec<_> = members
+            .iter()
+            .map(|m| serde_json::json!({ "slot": m.pod, "namespace": "demo", "pod": m.pod, "group": m.group }))
+            .collect();
+        std::fs::write(&file, serde_json::json!({ "policy": policy, "members": list }).to_string())?;
+        let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);
+        command.arg("broker").arg("--run-dir").arg(run_dir.path()).arg("--static-members").arg(&file);
+        command.arg("--kubelet-socket").arg(run_dir.path().join("no-kubelet.sock"));
+        gpu.give_to(&mut command, None);
+        let plugin = command.stdin(Stdio::null()).stderr(std::fs::File::create(&log)?).spawn()?;
+        let mut node = Self { folder: folder.clone(), gpu, plugin, run_dir, log };
+        node.wait_for_slots(members).with_context(|| format!("the plugin's log:\n{}", node.log()))?;
+        Ok(node)
+    }
+
+    fn wait_for_slots(&mut self, members: &[Member]) -> anyhow::Result<()> {
+        for member in members {
+            let socket = self.slot(member.pod).join("slot.sock");
+            let what = format!("the plugin listens on {}", socket.display());
+            wait::until(PATIENCE, &what, || {
+                if let Some(status) = self.plugin.try_wait()? {
+                    anyhow::bail!("the plugin ended with {status}");
+                }
+                Ok(SeqPacket::connect(&socket).ok())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The folder of a slot, as it is mounted into the member's sidecar.
+    #[must_use]
+    pub fn slot(&self, name: &str) -> PathBuf {
+        self.run_dir.path().join("slots").join(name)
+    }
+
+    /// A place for files of the scenario.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.run_dir.path()
+    }
+
+    /// What the plugin has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until the plugin has logged a line that holds `text`, and gives it back.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn wait_for_log(&self, text: &str) -> anyhow::Result<String> {
+        let found = wait::until(PATIENCE, &format!("the plugin logs {text:?}"), || {
+            let log = std::io::BufReader::new(std::fs::File::open(&self.log)?);
+            let mut lines = log.lines().map_while(Result::ok);
+            Ok(lines.find(|line| line.contains(text)))
+        });
+        found.with_context(|| format!("the plugin's log:\n{}", self.log()))
+    }
+
+    /// The plugin's process number.
+    #[must_use]
+    pub fn plugin_pid(&self) -> u32 {
+        self.plugin.id()
+    }
+
+    /// Descriptors that the plugin has open.
+    ///
+    /// # Errors
+    /// When the plugin is gone.
+    pub fn plugin_descriptors(&self) -> anyhow::Result<usize> {
+        let folder = format!("/proc/{}/fd", self.plugin.id());
+        Ok(std::fs::read_dir(&folder).with_context(|| format!("list {folder}"))?.count())
+    }
+
+    /// Stops the plugin as an administrator would, and waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end well.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        rustix::process::kill_process(pid(&self.plugin)?, rustix::process::Signal::TERM)?;
+        let status = wait::until(PATIENCE, "the plugin ends", || Ok(self.plugin.try_wait()?))?;
+        anyhow::ensure!(status.success(), "the plugin ended with {status}; its log:\n{}", self.log());
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Ended already where the scenario went well.
+        let _ = self.plugin.kill();
+        let _ = self.plugin.wait();
+    }
+}
+
+/// A child's process number.
+pub(crate) fn pid(child: &Child) -> anyhow::Result<rustix::process::Pid> {
+    raw_pid(child.id())
+}
+
+/// A process number as the kernel's calls take it.
+pub(crate) fn raw_pid(number: u32) -> anyhow::Result<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(i32::try_from(number)?).context("a process number above 0")
+}
