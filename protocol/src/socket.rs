@@ -2,7 +2,8 @@
 //!
 //! A connection that was handed on shares its file description with a stranger, who may clear `O_NONBLOCK` at any
 //! time. So every send and receive here asks the kernel not to wait, waiting is done in `poll` alone, and a
-//! connection ends by `shutdown`: closing our descriptor would not tell the peer while others hold copies.
+//! connection ends by `shutdown`: closing our descriptor would not tell the peer while others hold copies. The
+//! stranger may also set `SO_PASSPIDFD`, so receiving owns every descriptor, known or not ([`gpu_handoff_sys`]).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,11 +11,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Instant;
 
+use gpu_handoff_sys::receive::receive;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
 };
 
 use crate::codec::{Frame, Outgoing};
@@ -30,7 +32,7 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct RecvBuffer {
     bytes: Box<[u8]>,
-    control: Box<[MaybeUninit<u8>]>,
+    control: Box<[u64]>,
 }
 
 impl RecvBuffer {
@@ -40,7 +42,7 @@ impl RecvBuffer {
         let control = rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS));
         Self {
             bytes: vec![0; limits::MESSAGE_BYTES + 1].into(),
-            control: vec![MaybeUninit::uninit(); control].into(),
+            control: vec![0; control.div_ceil(size_of::<u64>())].into(),
         }
     }
 }
@@ -243,33 +245,20 @@ pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<
 
 /// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
 pub(crate) fn try_recv(socket: BorrowedFd<'_>, buffer: &mut RecvBuffer) -> io::Result<Received> {
-    let mut control = RecvAncillaryBuffer::new(&mut buffer.control);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = retry(|| {
-        let mut bytes = [io::IoSliceMut::new(&mut buffer.bytes)];
-        rustix::net::recvmsg(socket, &mut bytes, &mut control, flags)
-    });
-    let message = match received {
-        Ok(message) => message,
-        Err(Errno::AGAIN) => return Ok(Received::Nothing),
-        Err(Errno::CONNRESET) => return Ok(Received::Closed),
-        Err(other) => return Err(other.into()),
+    let packet = match receive(socket, &mut buffer.bytes, &mut buffer.control) {
+        Ok(packet) => packet,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Received::Closed),
+        Err(other) => return Err(other),
     };
-    let descriptors = control
-        .drain()
-        .flat_map(|m| match m {
-            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
-            _ => Vec::new(),
-        })
-        .collect();
-    if message.bytes == 0 {
+    if packet.bytes == 0 {
         return Ok(Received::Closed);
     }
     Ok(Received::Frame(Frame {
-        bytes: buffer.bytes[..message.bytes].to_vec(),
-        descriptors,
-        control_truncated: message.flags.contains(ReturnFlags::CTRUNC),
-        bytes_truncated: message.flags.contains(ReturnFlags::TRUNC),
+        bytes: buffer.bytes[..packet.bytes].to_vec(),
+        descriptors: packet.descriptors,
+        control_truncated: packet.control_truncated,
+        bytes_truncated: packet.bytes_truncated,
     }))
 }
 

@@ -3,14 +3,16 @@
 //! | concern | file |
 //! |---|---|
 //! | which process connected a socket | [`peer`] |
+//! | a packet with every descriptor that came along | [`receive`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
-    reason = "SO_PEERPIDFD, the steps between fork and exec, and tokio's registration have no safe wrapper"
+    reason = "SO_PEERPIDFD, unknown control messages, the steps between fork and exec, and tokio's registration have no safe wrapper"
 )]
 
 pub mod isolate;
 pub mod peer;
+pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;

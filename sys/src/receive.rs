@@ -1,0 +1,145 @@
+//! One packet with every descriptor that came along.
+//!
+//! rustix skips control messages that it does not know, and one of those brings a descriptor: whoever shares a
+//! socket's file description can set `SO_PASSPIDFD` on it, and from then on each packet leaves a pidfd in the
+//! receiver's table. Here every descriptor is owned: those of `SCM_RIGHTS` are returned, pidfds are closed.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `SCM_PIDFD` of `linux/socket.h` (Linux 6.5).
+const SCM_PIDFD: libc::c_int = 4;
+
+/// A packet that was received.
+#[derive(Debug)]
+pub struct Packet {
+    /// Bytes written to the caller's room.
+    pub bytes: usize,
+    /// The descriptors that the sender attached.
+    pub descriptors: Vec<OwnedFd>,
+    /// Descriptors were lost.
+    pub control_truncated: bool,
+    /// The packet was longer than the room for it.
+    pub bytes_truncated: bool,
+}
+
+/// Receives one packet without waiting. `control` is the room for control messages.
+///
+/// # Errors
+/// What `recvmsg` answers: `WouldBlock` when nothing is there.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], control: &mut [u64]) -> io::Result<Packet> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a `msghdr` is numbers and pointers, for all of which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let count = loop {
+        // SAFETY: `header` and `part` are live and state the sizes of `bytes` and `control`, which nobody else uses.
+        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+        match usize::try_from(count) {
+            Ok(count) => break count,
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return Err(other),
+            },
+        }
+    };
+    Ok(Packet {
+        bytes: count,
+        descriptors: take_descriptors(&header),
+        control_truncated: header.msg_flags & libc::MSG_CTRUNC != 0,
+        bytes_truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+    })
+}
+
+/// Owns every descriptor of a received header, once, and keeps those that were attached.
+fn take_descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut attached = Vec::new();
+    // SAFETY: the kernel has filled the room for control messages and stated how much of it, in `header`.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: a pointer that is not null is to a whole `cmsghdr` within that room.
+    while let Some(message) = unsafe { next.as_ref() } {
+        // SAFETY: a computation on numbers.
+        let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        let count = message.cmsg_len.saturating_sub(head) / size_of::<libc::c_int>();
+        // SAFETY: the payload begins right after the header of the message.
+        let payload = unsafe { libc::CMSG_DATA(next) }.cast::<libc::c_int>();
+        let is_attached = message.cmsg_type == libc::SCM_RIGHTS;
+        if message.cmsg_level == libc::SOL_SOCKET && (is_attached || message.cmsg_type == SCM_PIDFD) {
+            for i in 0..count {
+                // SAFETY: the kernel wrote `count` numbers there; nothing says that they are aligned.
+                let number = unsafe { payload.add(i).read_unaligned() };
+                // A pidfd that could not be made is a negative number.
+                if number >= 0 {
+                    // SAFETY: the kernel has just put this descriptor into our table and told nobody else of it.
+                    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+                    attached.extend(is_attached.then_some(fd));
+                }
+            }
+        }
+        // SAFETY: as for the first; `next` is the message before.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+    attached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+
+    /// `SO_PASSPIDFD` of `asm-generic/socket.h`.
+    const SO_PASSPIDFD: libc::c_int = 76;
+
+    fn set(socket: BorrowedFd<'_>, option: libc::c_int) {
+        let one: libc::c_int = 1;
+        let length = libc::socklen_t::try_from(size_of_val(&one)).unwrap();
+        // SAFETY: `one` is live and `length` is its size.
+        let answer = unsafe {
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const one).cast(), length)
+        };
+        assert_eq!(answer, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// The pidfds of this process in its own table.
+    fn pidfds() -> usize {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        links
+            .filter_map(|e| std::fs::read_link(e.path()).ok())
+            .filter(|l| l.to_string_lossy().contains("pidfd"))
+            .count()
+    }
+
+    #[test]
+    fn options_that_a_stranger_sets_leave_nothing_behind() {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set(b.as_fd(), SO_PASSPIDFD);
+        set(b.as_fd(), libc::SO_PASSCRED);
+        let before = pidfds();
+        for round in 0..50 {
+            let fds = [a.as_fd(); 3];
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+            let bytes = [io::IoSlice::new(b"x")];
+            rustix::net::sendmsg(&a, &bytes, &mut control, rustix::net::SendFlags::empty()).unwrap();
+            let packet = receive(b.as_fd(), &mut [0; 8], &mut [0; 32]).unwrap();
+            assert_eq!((packet.bytes, packet.descriptors.len()), (1, 3), "round {round}");
+            assert!(!packet.control_truncated);
+        }
+        assert!(pidfds() < before + 10, "{} pidfds before, {} after", before, pidfds());
+    }
+
+    #[test]
+    fn nothing_there_would_block() {
+        let (_a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let error = receive(b.as_fd(), &mut [0; 8], &mut [0; 32]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+}
