@@ -58,5 +58,5 @@ pub use gpu_handoff_protocol::{
     Lifetime, Metadata, Refusal, Tensor,
 };
 pub use lease::{Lease, LeaseState, Took};
-pub use publish::Published;
+pub use publish::{PublishTook, Published};
 pub use watch::Watch;

@@ -25,6 +25,16 @@ pub struct Published {
     shared: Arc<Shared>,
     name: BufferName,
     receipt: Receipt,
+    took: PublishTook,
+}
+
+/// Where the time of a publish went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishTook {
+    /// Exporting the memory.
+    pub exported: Duration,
+    /// From telling the node to its answer, the check of the memory included. Of a call for many buffers: of that call.
+    pub answered: Duration,
 }
 
 impl Published {
@@ -38,6 +48,12 @@ impl Published {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.receipt.generation
+    }
+
+    /// Where the time of publishing it went.
+    #[must_use]
+    pub fn took(&self) -> PublishTook {
+        self.took
     }
 
     /// Its name.
@@ -92,12 +108,15 @@ impl Client {
     pub fn publish(&self, buffer: Buffer<'_>) -> Result<Published, ClientError> {
         let name = buffer.name.clone();
         let publish = || {
+            let began = Instant::now();
             let publication = self.shared.exporter.export(&buffer)?;
+            let told = Instant::now();
             let mut outcomes = self.send_publications(vec![publication])?;
-            outcomes.pop().ok_or(Fault::unexpected("one outcome"))?
+            let receipt = outcomes.pop().ok_or(Fault::unexpected("one outcome"))??;
+            Ok::<_, Fault>((receipt, PublishTook { exported: told - began, answered: told.elapsed() }))
         };
         match publish() {
-            Ok(receipt) => Ok(self.published(name, receipt)),
+            Ok((receipt, took)) => Ok(self.published(name, receipt, took)),
             Err(fault) => Err(fault.while_doing("publish", &name)),
         }
     }
@@ -125,17 +144,20 @@ impl Client {
         buffers: &[Buffer<'_>],
         outcomes: &mut Vec<Result<Published, ClientError>>,
     ) -> Result<(), Fault> {
+        let began = Instant::now();
         let mut sent = Vec::new();
         let exported: Vec<Result<(), Fault>> = buffers
             .iter()
             .map(|buffer| self.shared.exporter.export(buffer).map(|publication| sent.push(publication)))
             .collect();
+        let told = Instant::now();
         let mut receipts = self.send_publications(sent)?.into_iter();
+        let took = PublishTook { exported: told - began, answered: told.elapsed() };
         for (buffer, exported) in buffers.iter().zip(exported) {
             let receipt = exported.and_then(|()| receipts.next().ok_or(Fault::unexpected("an outcome"))?);
             let name = &buffer.name;
             outcomes.push(match receipt {
-                Ok(receipt) => Ok(self.published(name.clone(), receipt)),
+                Ok(receipt) => Ok(self.published(name.clone(), receipt, took)),
                 Err(fault) => Err(fault.while_doing("publish", name)),
             });
         }
@@ -155,8 +177,8 @@ impl Client {
         }
     }
 
-    fn published(&self, name: BufferName, receipt: Receipt) -> Published {
-        Published { shared: Arc::clone(&self.shared), name, receipt }
+    fn published(&self, name: BufferName, receipt: Receipt, took: PublishTook) -> Published {
+        Published { shared: Arc::clone(&self.shared), name, receipt, took }
     }
 }
 

@@ -19,7 +19,7 @@ mod raw;
 pub use events::Told;
 use memory::Memory;
 pub use memory::MemoryKind;
-pub use raw::RawTimes;
+pub use raw::{Mode as RawMode, RawTimes};
 
 /// What an application can be told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -147,6 +147,8 @@ pub enum Answer {
         began_ns: u64,
         /// How long it took.
         us: f64,
+        /// How long of that the driver took to export it.
+        exported_us: f64,
     },
     /// About to ask.
     Waiting,
@@ -212,9 +214,13 @@ pub fn now_ns() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
+fn micros(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e6
+}
+
 /// Microseconds since.
 pub(crate) fn us_since(begin: Instant) -> f64 {
-    begin.elapsed().as_secs_f64() * 1e6
+    micros(begin.elapsed())
 }
 
 /// Obeys until standard input ends.
@@ -291,7 +297,8 @@ impl Agent {
                 Answer::Done { us: us_since(begin) }
             }
             Command::Retire { name, deadline_ms } => {
-                let buffer = self.published.remove(&name).ok_or_else(|| anyhow::anyhow!("no buffer {name}"))?;
+                let buffer =
+                    self.published.remove(&name).ok_or_else(|| anyhow::anyhow!("no buffer {name}"))?;
                 Answer::Retired { leases: buffer.retire(Duration::from_millis(deadline_ms))? }
             }
             Command::Watch => {
@@ -299,7 +306,9 @@ impl Agent {
                 Answer::Done { us: 0.0 }
             }
             Command::NextEvent { timeout_ms } => self.next_event(Duration::from_millis(timeout_ms))?,
-            Command::Descriptors => Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() },
+            Command::Descriptors => {
+                Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() }
+            }
             Command::RawSend { socket, bytes, rounds, mode } => {
                 self.make_context_current()?;
                 Answer::Raw(raw::send(&socket, bytes, rounds, mode)?)
@@ -343,8 +352,13 @@ impl Agent {
         let (began_ns, begin) = (now_ns(), Instant::now());
         let published = self.client()?.publish(buffer)?;
         let us = us_since(begin);
-        let answer =
-            Answer::Published { id: published.id().to_string(), generation: published.generation(), began_ns, us };
+        let answer = Answer::Published {
+            id: published.id().to_string(),
+            generation: published.generation(),
+            began_ns,
+            us,
+            exported_us: micros(published.took().exported),
+        };
         self.published.insert(name, published);
         Ok(answer)
     }
@@ -358,7 +372,6 @@ impl Agent {
         let acquired = self.client()?.acquire(wanted)?;
         let (us, done_ns) = (us_since(begin), now_ns());
         let took = acquired.took();
-        let micros = |d: Duration| d.as_secs_f64() * 1e6;
         let answer = Answer::Acquired {
             id: acquired.info().id.to_string(),
             generation: acquired.info().generation,

@@ -58,7 +58,8 @@ impl App {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
                 return serde_json::from_slice(&line).context("read the application's answer");
             }
-            let ready = gpu_handoff_protocol::socket::wait(&[(self.output.as_fd(), PollFlags::IN)], deadline)?;
+            let ready =
+                gpu_handoff_protocol::socket::wait(&[(self.output.as_fd(), PollFlags::IN)], deadline)?;
             anyhow::ensure!(ready, "the application did not answer within {COMMAND_TIME:?}");
             let mut chunk = [0; 4096];
             match rustix::io::read(&self.output, &mut chunk)? {
@@ -81,7 +82,11 @@ impl App {
     ///
     /// # Errors
     /// When the answer is another.
-    pub fn expect<T>(&mut self, command: &Command, pick: impl FnOnce(Answer) -> Result<T, Answer>) -> anyhow::Result<T> {
+    pub fn expect<T>(
+        &mut self,
+        command: &Command,
+        pick: impl FnOnce(Answer) -> Result<T, Answer>,
+    ) -> anyhow::Result<T> {
         let answer = self.ask(command)?;
         pick(answer).map_err(|other| anyhow::anyhow!("told {command:?}, the application answered {other:?}"))
     }

@@ -111,7 +111,8 @@ impl Scene {
             pods.push(pod);
             apps.push(app);
         }
-        let (Ok(pods), Ok([producer, consumer, stranger])) = (<[Pod; 3]>::try_from(pods), <[App; 3]>::try_from(apps))
+        let (Ok(pods), Ok([producer, consumer, stranger])) =
+            (<[Pod; 3]>::try_from(pods), <[App; 3]>::try_from(apps))
         else {
             anyhow::bail!("three pods were started");
         };
@@ -129,7 +130,10 @@ impl Scene {
             // The worker's socket came with the first publication; the killed application's connection has gone.
             Ok((open <= descriptors + WORKER_DESCRIPTORS).then_some(open))
         });
-        report.check(back.is_ok(), &format!("the plugin holds no descriptor of it ({descriptors} before, {back:?} now)"));
+        report.check(
+            back.is_ok(),
+            &format!("the plugin holds no descriptor of it ({descriptors} before, {back:?} now)"),
+        );
         self.strike()
     }
 
@@ -197,11 +201,14 @@ impl Scene {
     fn kill_producer(&mut self, id: &str, report: &mut Report) -> anyhow::Result<()> {
         let killed_ns = now_ns();
         self.producer.kill()?;
-        let ours = |what: &'static str| move |t: &crate::agent::Told| t.what == what && t.id.as_deref() == Some(id);
+        let ours =
+            |what: &'static str| move |t: &crate::agent::Told| t.what == what && t.id.as_deref() == Some(id);
         let told = self.consumer.await_event("the consumer is told of the death", ours("orphaned"))?;
         let ms = to_ms(told.at_ns, killed_ns);
         let because = told.reason.as_deref() == Some("owner-died");
-        let what = format!("kill -9 producer: the consumer was told {ms:.1} ms later that its lease is of an orphan");
+        let what = format!(
+            "kill -9 producer: the consumer was told {ms:.1} ms later that its lease is of an orphan"
+        );
         report.check(because && told.leases == Some(1), &what);
         self.verify(report, "the memory it holds is still whole")?;
         let pinned = self.pinned()?;
@@ -225,7 +232,10 @@ impl Scene {
         let begin = Instant::now();
         let dump = free(device)?;
         let ms = begin.elapsed().as_secs_f64() * 1e3;
-        let what = format!("{pinned} bytes of GPU memory were pinned, {} are {ms:.1} ms after the release", dump.used());
+        let what = format!(
+            "{pinned} bytes of GPU memory were pinned, {} are {ms:.1} ms after the release",
+            dump.used()
+        );
         report.check(pinned > 0 && dump.used() == 0, &what);
         Ok(())
     }

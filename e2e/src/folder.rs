@@ -25,7 +25,9 @@ impl Folder {
         if folder.ends_with("deps") {
             folder.pop(); // A test's executable.
         }
-        if let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR")) {
+        if let (Some(cargo), Some(manifest)) =
+            (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR"))
+        {
             build(&cargo, Path::new(&manifest), &folder)?;
         }
         let found = Self(folder);
@@ -41,7 +43,11 @@ impl Folder {
     /// When it is not there.
     pub fn binary(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.0.join(name);
-        anyhow::ensure!(path.exists(), "{} is missing: build the workspace, or run this through cargo", path.display());
+        anyhow::ensure!(
+            path.exists(),
+            "{} is missing: build the workspace, or run this through cargo",
+            path.display()
+        );
         Ok(path)
     }
 

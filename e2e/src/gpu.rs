@@ -102,7 +102,14 @@ fn real() -> anyhow::Result<String> {
     let first = devices.first().context("the driver shows no device")?;
     let version = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
     let cuda = driver.version()?;
-    Ok(format!("{} {}, driver {} (CUDA {}.{})", first.name()?, first.uuid(), version.trim(), cuda / 1000, cuda % 1000 / 10))
+    Ok(format!(
+        "{} {}, driver {} (CUDA {}.{})",
+        first.name()?,
+        first.uuid(),
+        version.trim(),
+        cuda / 1000,
+        cuda % 1000 / 10
+    ))
 }
 
 /// Shared memory if there is some: simulated GPU memory lives there.

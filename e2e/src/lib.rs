@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod app;
+pub mod bench;
 pub mod conformance;
 pub mod demo;
 pub mod folder;

@@ -57,11 +57,14 @@ impl Node {
         members: &[Member],
         policy: &serde_json::Value,
     ) -> anyhow::Result<Self> {
-        let run_dir = tempfile::Builder::new().prefix("gpu-handoff-").tempdir().context("make a run directory")?;
+        let run_dir =
+            tempfile::Builder::new().prefix("gpu-handoff-").tempdir().context("make a run directory")?;
         let (file, log) = (run_dir.path().join("members.json"), run_dir.path().join("plugin.log"));
         let list: Vec<_> = members
             .iter()
-            .map(|m| serde_json::json!({ "slot": m.pod, "namespace": "demo", "pod": m.pod, "group": m.group }))
+            .map(
+                |m| serde_json::json!({ "slot": m.pod, "namespace": "demo", "pod": m.pod, "group": m.group }),
+            )
             .collect();
         std::fs::write(&file, serde_json::json!({ "policy": policy, "members": list }).to_string())?;
         let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);

@@ -61,7 +61,12 @@ impl Pod {
         }
         let socket = home.join("app.sock");
         let mut command = Command::new(node.folder.binary("gpu-handoff-sidecar")?);
-        command.arg("serve").arg("--slot").arg(node.slot(name).join("slot.sock")).arg("--listen").arg(&socket);
+        command
+            .arg("serve")
+            .arg("--slot")
+            .arg(node.slot(name).join("slot.sock"))
+            .arg("--listen")
+            .arg(&socket);
         command.stdin(Stdio::null()).stderr(std::fs::File::create(home.join("sidecar.log"))?);
         if let Walls::Namespaces(privilege) = walls {
             Isolation::new_pod(privilege).apply(&mut command);
@@ -109,7 +114,8 @@ impl Pod {
     /// A container of this pod; the simulated device is mounted into it as a device node would be.
     fn isolation(&self, node: &Node, privilege: Privilege) -> anyhow::Result<Isolation> {
         let member = raw_pid(isolate::isolated_pid(self.sidecar.id())?)?;
-        let isolation = Isolation::in_pod_of(privilege, rustix::process::pidfd_open(member, PidfdFlags::empty())?);
+        let isolation =
+            Isolation::in_pod_of(privilege, rustix::process::pidfd_open(member, PidfdFlags::empty())?);
         match (node.gpu.device_folder(), &self.device) {
             (Some(source), Some(target)) => Ok(isolation.bind(source, target)?),
             _ => Ok(isolation),

@@ -9,7 +9,11 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// What `look` answers, and a sentence with `what` when the time is over.
-pub fn until<T>(time: Duration, what: &str, mut look: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+pub fn until<T>(
+    time: Duration,
+    what: &str,
+    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
     let deadline = Instant::now() + time;
     loop {
         if let Some(found) = look()? {

@@ -20,7 +20,13 @@ pub struct Told {
 
 impl Told {
     pub(super) fn new(event: &Event, at_ns: u64) -> Self {
-        let told = |what: &str, id: Option<String>| Self { what: what.to_owned(), id, reason: None, leases: None, at_ns };
+        let told = |what: &str, id: Option<String>| Self {
+            what: what.to_owned(),
+            id,
+            reason: None,
+            leases: None,
+            at_ns,
+        };
         match event {
             Event::Appeared(info) => told("appeared", Some(info.id.to_string())),
             Event::SnapshotDone => told("snapshot-done", None),

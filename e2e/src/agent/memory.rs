@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_client::Buffer;
-use gpu_handoff_cuda::{Access, Device, Driver, ExportedFd, LegacyAllocation, VmmAllocation, VmmMapping, ops};
+use gpu_handoff_cuda::{
+    Access, Device, Driver, ExportedFd, LegacyAllocation, VmmAllocation, VmmMapping, ops,
+};
 use serde::{Deserialize, Serialize};
 
 use super::us_since;
@@ -41,7 +43,11 @@ impl Memory {
         Ok(match kind {
             MemoryKind::Legacy => Self::Legacy(LegacyAllocation::create(driver, bytes)?),
             MemoryKind::Vmm | MemoryKind::VmmPrivate => {
-                let make = if kind == MemoryKind::Vmm { VmmAllocation::create } else { VmmAllocation::create_private };
+                let make = if kind == MemoryKind::Vmm {
+                    VmmAllocation::create
+                } else {
+                    VmmAllocation::create_private
+                };
                 let mapping = make(driver, device, bytes)?.map(Access::ReadWrite, device)?;
                 Self::Vmm { mapping, exported: None }
             }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_cuda::{
-    Access, Driver, LegacyAllocation, LegacyHandle, LegacyMapping, Sentinel, VmmAllocation, VmmImport, inspect, ops,
+    Access, Driver, LegacyAllocation, LegacyHandle, LegacyMapping, Sentinel, VmmAllocation, VmmImport,
+    inspect, ops,
 };
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
@@ -67,7 +68,9 @@ impl Source {
             Mode::VmmFresh | Mode::VmmExported => {
                 Ok(Self::Vmm(VmmAllocation::create(driver, first_device()?, bytes)?, None))
             }
-            Mode::LegacyFresh | Mode::LegacyExported => Ok(Self::Legacy(LegacyAllocation::create(driver, bytes)?)),
+            Mode::LegacyFresh | Mode::LegacyExported => {
+                Ok(Self::Legacy(LegacyAllocation::create(driver, bytes)?))
+            }
         }
     }
 
@@ -79,7 +82,9 @@ impl Source {
                 }
                 (None, exported.iter().cloned().collect())
             }
-            Self::Legacy(memory) => (Some(LegacyHandle::export(driver, memory.ptr())?.as_bytes().to_vec()), Vec::new()),
+            Self::Legacy(memory) => {
+                (Some(LegacyHandle::export(driver, memory.ptr())?.as_bytes().to_vec()), Vec::new())
+            }
         };
         Ok(Outgoing { bytes: serde_json::to_vec(&Note { bytes, legacy })?, descriptors })
     }

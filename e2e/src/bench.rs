@@ -1,0 +1,153 @@
+//! The benchmark: from "buffer ready" to "readable in the other process", pod to pod through the real plugin and two
+//! sidecars with policy and validation, beside the raw driver between two processes of the same pods in the same run.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what is measured | [`Case`] |
+//! | through gpu-handoff | [`ours`] |
+//! | through the raw driver | [`baseline`] |
+//! | percentiles, table, JSON | [`report`] |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::MemoryKind;
+use crate::folder::Folder;
+use crate::gpu::{Gpu, Wanted};
+use crate::node::{Member, Node};
+use crate::pod::{Pod, Walls};
+
+mod baseline;
+mod ours;
+pub mod report;
+
+use report::{Report, Row};
+
+/// Bytes that a simulated GPU may fill for one case: it is host memory, and filling it takes long.
+const SIMULATED_BYTES: u64 = 8 << 30;
+
+/// What the benchmark can be told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Which GPU.
+    #[arg(long, value_enum, default_value_t = Wanted::Auto)]
+    pub gpu: Wanted,
+    /// Sizes of the buffer, in MiB.
+    #[arg(long, value_delimiter = ',', default_value = "2,64,1024")]
+    pub mib: Vec<u64>,
+    /// Rounds for each case. On a simulated GPU large buffers get fewer; the table says how many.
+    #[arg(long, default_value_t = 300)]
+    pub rounds: usize,
+    /// A short run: 2 MiB, 20 rounds.
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the figures to this file as JSON too.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+/// What a buffer is like when the clock starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Just filled: it is exported, published, validated, acquired by a waiting consumer, and mapped.
+    Fresh,
+    /// Published before: a consumer that has not seen it acquires and maps it.
+    Exported,
+    /// Leased before by the same consumer: it acquires it again.
+    Again,
+}
+
+/// One thing that is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// How the memory is made.
+    pub kind: MemoryKind,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it is like when the clock starts.
+    pub mode: Mode,
+    /// How often it is measured.
+    pub rounds: usize,
+}
+
+/// Runs the benchmark and prints the table.
+///
+/// # Errors
+/// When it cannot be run to its end.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let folder = Folder::find()?;
+    let gpu = Arc::new(Gpu::find(options.gpu, &folder)?);
+    println!("{gpu}");
+    let (walls, explained) = Walls::available();
+    println!("pods are {explained}\n");
+    let mut bench = Bench::start(&folder, Arc::clone(&gpu), walls)?;
+    let mut report = Report::new(gpu.to_string());
+    for case in cases(options, gpu.is_simulated()) {
+        eprintln!("measuring {} rounds of {}", case.rounds, report::describe(&case));
+        let ours = bench.ours(&case)?;
+        let raw = bench.baseline(&case)?;
+        report.add(Row::new(&case, &ours, raw.as_ref()));
+    }
+    bench.stop()?;
+    println!("{report}");
+    if let Some(path) = &options.json {
+        std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
+        println!("\nwritten to {}", path.display());
+    }
+    Ok(())
+}
+
+fn cases(options: &Options, simulated: bool) -> Vec<Case> {
+    let (sizes, rounds) = if options.quick { (vec![2], 20) } else { (options.mib.clone(), options.rounds) };
+    let mut cases = Vec::new();
+    for kind in [MemoryKind::Vmm, MemoryKind::Legacy] {
+        for mib in &sizes {
+            for mode in [Mode::Fresh, Mode::Exported, Mode::Again] {
+                let bytes = mib << 20;
+                let affordable = usize::try_from(SIMULATED_BYTES / bytes.max(1)).unwrap_or(usize::MAX).max(3);
+                let rounds = if simulated && mode == Mode::Fresh { rounds.min(affordable) } else { rounds };
+                cases.push(Case { kind, bytes, mode, rounds });
+            }
+        }
+    }
+    cases
+}
+
+/// Two pods, each with one application for gpu-handoff and one for the raw driver.
+struct Bench {
+    node: Node,
+    pods: [Pod; 2],
+    ours: ours::Pair,
+    baseline: baseline::Pair,
+}
+
+impl Bench {
+    fn start(folder: &Folder, gpu: Arc<Gpu>, walls: Walls) -> anyhow::Result<Self> {
+        let members = ["producer", "consumer"].map(|pod| Member { pod, group: "bench" });
+        let node = Node::start(folder, gpu, &members)?;
+        let pods = [Pod::start(&node, "producer", walls)?, Pod::start(&node, "consumer", walls)?];
+        let ours = ours::Pair::start(&node, &pods)?;
+        let baseline = baseline::Pair::start(&node, &pods)?;
+        Ok(Self { node, pods, ours, baseline })
+    }
+
+    fn ours(&mut self, case: &Case) -> anyhow::Result<ours::Times> {
+        self.ours.measure(case)
+    }
+
+    fn baseline(&mut self, case: &Case) -> anyhow::Result<Option<baseline::Times>> {
+        self.baseline.measure(case)
+    }
+
+    fn stop(self) -> anyhow::Result<()> {
+        self.ours.stop()?;
+        self.baseline.stop()?;
+        for pod in self.pods {
+            pod.stop()?;
+        }
+        self.node.stop()
+    }
+}

@@ -1,0 +1,158 @@
+//! Percentiles, as a table and as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Case, Mode, baseline, ours};
+use crate::agent::MemoryKind;
+
+/// Median and 99th percentile, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile; of fewer than 100 values the largest.
+    pub p99_us: f64,
+}
+
+impl Percentiles {
+    /// Of these values; `None` if there are none.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied()
+        };
+        Some(Self { p50_us: at(50)?, p99_us: at(99)? })
+    }
+}
+
+/// One case.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    kind: MemoryKind,
+    size_bytes: u64,
+    mode: Mode,
+    rounds: usize,
+    #[serde(flatten)]
+    total: Option<Percentiles>,
+    export: Option<Percentiles>,
+    node: Option<Percentiles>,
+    map: Option<Percentiles>,
+    raw_driver: Option<Percentiles>,
+    /// The check that the node's GPU worker makes, measured alone.
+    inspect: Option<Percentiles>,
+}
+
+impl Row {
+    pub(super) fn new(case: &Case, ours: &ours::Times, raw: Option<&baseline::Times>) -> Self {
+        Self {
+            kind: case.kind,
+            size_bytes: case.bytes,
+            mode: case.mode,
+            rounds: ours.total.len(),
+            total: Percentiles::of(&ours.total),
+            export: Percentiles::of(&ours.export),
+            node: Percentiles::of(&ours.node),
+            map: Percentiles::of(&ours.map),
+            raw_driver: raw.and_then(|r| Percentiles::of(&r.total)),
+            inspect: raw.and_then(|r| Percentiles::of(&r.inspect)).filter(|_| case.mode == Mode::Fresh),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    gpu: String,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// An empty report.
+    #[must_use]
+    pub fn new(gpu: String) -> Self {
+        Self { gpu, rows: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "From \"buffer ready\" to \"readable in the other pod\", in µs (p50 / p99):\n")?;
+        writeln!(
+            f,
+            "| kind | size | buffer is | rounds | gpu-handoff | of that: export | node | import and map | raw driver | \
+             check alone |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
+        for r in &self.rows {
+            write!(
+                f,
+                "| {} | {} | {} | {} |",
+                kind_name(r.kind),
+                size(r.size_bytes),
+                mode_name(r.mode),
+                r.rounds
+            )?;
+            for value in [r.total, r.export, r.node, r.map, r.raw_driver, r.inspect] {
+                match value {
+                    Some(p) => write!(f, " {:.0} / {:.0} |", p.p50_us, p.p99_us)?,
+                    None => write!(f, " – |")?,
+                }
+            }
+            writeln!(f)?;
+        }
+        write!(
+            f,
+            "\nfresh: exported, published, validated and acquired by a waiting consumer; published: acquired by a \
+             consumer that has not mapped it;\nleased before: acquired again by the same consumer. The raw driver \
+             column is the same hand-off between the same pods by a bare socket,\nunchecked, with another export of the \
+             process alive."
+        )
+    }
+}
+
+/// A case in words.
+#[must_use]
+pub fn describe(case: &Case) -> String {
+    format!("{} {}, {}", kind_name(case.kind), size(case.bytes), mode_name(case.mode))
+}
+
+fn kind_name(kind: MemoryKind) -> &'static str {
+    match kind {
+        MemoryKind::Vmm | MemoryKind::VmmPrivate => "vmm",
+        MemoryKind::Legacy => "legacy",
+    }
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Fresh => "fresh",
+        Mode::Exported => "published",
+        Mode::Again => "leased before",
+    }
+}
+
+fn size(bytes: u64) -> String {
+    let mib = bytes >> 20;
+    if mib >= 1024 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_values_themselves() {
+        let values: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!(Percentiles::of(&values), Some(Percentiles { p50_us: 101.0, p99_us: 199.0 }));
+        assert_eq!(Percentiles::of(&[7.0]), Some(Percentiles { p50_us: 7.0, p99_us: 7.0 }));
+        assert_eq!(Percentiles::of(&[]), None);
+    }
+}
