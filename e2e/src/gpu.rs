@@ -37,6 +37,8 @@ pub enum Gpu {
         library: PathBuf,
         /// What stands for the device: removed in the end.
         device: TempDir,
+        /// How many GPUs the machine has.
+        gpus: usize,
     },
 }
 
@@ -52,7 +54,7 @@ impl Gpu {
             (Wanted::Real, Err(e)) => return Err(e.context("a real GPU was asked for")),
             (Wanted::Auto, Err(e)) => format!("{e:#}"),
         };
-        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()? })
+        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()?, gpus: 1 })
     }
 
     /// A simulated one.
@@ -63,10 +65,20 @@ impl Gpu {
         Self::find(Wanted::Sim, folder)
     }
 
+    /// A simulated machine with so many of them.
+    ///
+    /// # Errors
+    /// When the simulator is missing.
+    pub fn several(folder: &Folder, gpus: usize) -> anyhow::Result<Self> {
+        let why = "the simulator was asked for".to_owned();
+        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()?, gpus })
+    }
+
     /// Lets a program find this GPU. `device` is where the simulated device is seen by that program.
     pub fn give_to(&self, command: &mut Command, device: Option<&Path>) {
-        if let Self::Simulated { library, device: own, .. } = self {
+        if let Self::Simulated { library, device: own, gpus, .. } = self {
             command.env("LD_LIBRARY_PATH", library).env("SIMCUDA_DIR", device.unwrap_or(own.path()));
+            command.env("SIMCUDA_GPUS", gpus.to_string());
         }
     }
 

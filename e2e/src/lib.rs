@@ -17,4 +17,5 @@ pub mod folder;
 pub mod gpu;
 pub mod node;
 pub mod pod;
+pub mod rough;
 pub mod wait;

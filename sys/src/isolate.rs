@@ -21,26 +21,43 @@ pub enum Privilege {
     UserNamespace,
 }
 
-/// How a process is set apart: always its own PID and mount namespaces (with its own `/proc` and `/dev/shm`), and the
-/// IPC, network and UTS namespaces of its pod, new ones for the pod's first process.
+/// How a process is set apart: its own PID namespace, and as a container also its own mount namespace (with its own
+/// `/proc` and `/dev/shm`) and the IPC, network and UTS namespaces of its pod.
 #[derive(Debug)]
 pub struct Isolation {
     privilege: Privilege,
-    pod: Option<OwnedFd>,
+    place: Place,
     binds: Vec<(CString, CString)>,
 }
 
+/// Where a process lives.
+#[derive(Debug)]
+enum Place {
+    /// Among the others, but for its process number.
+    OwnPids,
+    /// In a pod of its own.
+    NewPod,
+    /// In the pod of this process.
+    PodOf(OwnedFd),
+}
+
 impl Isolation {
+    /// A process that is PID 1 of a PID namespace of its own, and shares everything else.
+    #[must_use]
+    pub fn own_pids(privilege: Privilege) -> Self {
+        Self { privilege, place: Place::OwnPids, binds: Vec::new() }
+    }
+
     /// The first process of a pod.
     #[must_use]
     pub fn new_pod(privilege: Privilege) -> Self {
-        Self { privilege, pod: None, binds: Vec::new() }
+        Self { privilege, place: Place::NewPod, binds: Vec::new() }
     }
 
     /// A further process of the pod that `member` (a pidfd) is in.
     #[must_use]
     pub fn in_pod_of(privilege: Privilege, member: OwnedFd) -> Self {
-        Self { privilege, pod: Some(member), binds: Vec::new() }
+        Self { privilege, place: Place::PodOf(member), binds: Vec::new() }
     }
 
     /// Shows the folder `source` at the existing folder `target` inside, as a mount into a container would.
@@ -66,13 +83,20 @@ impl Isolation {
 
     /// The steps between fork and exec.
     fn enter(&self) -> io::Result<()> {
-        match &self.pod {
-            Some(member) => self.join(member)?,
-            None => self.unshare_pod()?,
+        let of_pod = UnshareFlags::NEWIPC | UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
+        match &self.place {
+            Place::OwnPids => {
+                self.become_able()?;
+                unshare(UnshareFlags::NEWPID)?;
+                return become_first_process();
+            }
+            Place::NewPod => {
+                self.become_able()?;
+                unshare(of_pod)?;
+            }
+            Place::PodOf(member) => self.join(member)?,
         }
-        let own = UnshareFlags::NEWPID | UnshareFlags::NEWNS;
-        // SAFETY: no file descriptor table is unshared, so no descriptor type loses its meaning.
-        unsafe { rustix::thread::unshare_unsafe(own)? };
+        unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
         become_first_process()?;
         self.mounts()
     }
@@ -88,18 +112,15 @@ impl Isolation {
         Ok(())
     }
 
-    fn unshare_pod(&self) -> io::Result<()> {
+    /// Makes a user namespace where that is what gives us the right to make others.
+    fn become_able(&self) -> io::Result<()> {
         if self.privilege == Privilege::UserNamespace {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            // SAFETY: as in `enter`.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER)? };
+            unshare(UnshareFlags::NEWUSER)?;
             write_file(c"/proc/self/setgroups", b"deny")?;
             write_file(c"/proc/self/uid_map", &id_map(uid))?;
             write_file(c"/proc/self/gid_map", &id_map(gid))?;
         }
-        let pod = UnshareFlags::NEWIPC | UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
-        // SAFETY: as in `enter`.
-        unsafe { rustix::thread::unshare_unsafe(pod)? };
         Ok(())
     }
 
@@ -114,6 +135,12 @@ impl Isolation {
         mount(c"tmpfs", c"/dev/shm", c"tmpfs", safe, None)?;
         Ok(())
     }
+}
+
+fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    // SAFETY: no descriptor table is unshared (`CLONE_FILES` is never passed), so no descriptor loses its meaning.
+    unsafe { rustix::thread::unshare_unsafe(namespaces)? };
+    Ok(())
 }
 
 /// The isolated process that a keeper made by [`Isolation::apply`] looks after, by its number outside.

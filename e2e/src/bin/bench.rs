@@ -1,5 +1,7 @@
 //! The benchmark; see `gpu_handoff_e2e::bench`.
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
 /// Measures hand-offs between two pods, beside the raw driver.
@@ -10,6 +12,12 @@ struct Args {
     options: gpu_handoff_e2e::bench::Options,
 }
 
-fn main() -> anyhow::Result<()> {
-    gpu_handoff_e2e::bench::run(&Args::parse().options)
+fn main() -> ExitCode {
+    match gpu_handoff_e2e::bench::run(&Args::parse().options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

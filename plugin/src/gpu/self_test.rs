@@ -69,7 +69,7 @@ impl Drop for Reaped {
 fn spawn(program: &Path, half: &str, privilege: Privilege, stdin: Stdio) -> io::Result<Reaped> {
     let mut command = Command::new(program);
     command.args(["legacy-self-test", half]).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::null());
-    Isolation::new_pod(privilege).apply(&mut command);
+    Isolation::own_pids(privilege).apply(&mut command);
     command.spawn().map(Reaped)
 }
 
