@@ -86,6 +86,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut bench = Bench::start(&folder, Arc::clone(&gpu), walls)?;
     let mut report = Report::new(gpu.to_string());
     for case in cases(options, gpu.is_simulated()) {
+        if case.kind == MemoryKind::Legacy {
+            // All pods' applications are PID 1: legacy handles need the cure, and that its proof.
+            bench.node.wait_for_log("self-test of legacy handles done proven=true")?;
+        }
         eprintln!("measuring {} rounds of {}", case.rounds, report::describe(&case));
         let ours = bench.ours(&case)?;
         let raw = bench.baseline(&case)?;

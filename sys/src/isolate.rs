@@ -42,7 +42,7 @@ enum Place {
 }
 
 impl Isolation {
-    /// A process that is PID 1 of a PID namespace of its own, and shares everything else.
+    /// A process that is PID 1 of a PID namespace of its own, with a `/proc` that shows it, and shares the rest.
     #[must_use]
     pub fn own_pids(privilege: Privilege) -> Self {
         Self { privilege, place: Place::OwnPids, binds: Vec::new() }
@@ -85,11 +85,7 @@ impl Isolation {
     fn enter(&self) -> io::Result<()> {
         let of_pod = UnshareFlags::NEWIPC | UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
         match &self.place {
-            Place::OwnPids => {
-                self.become_able()?;
-                unshare(UnshareFlags::NEWPID)?;
-                return become_first_process();
-            }
+            Place::OwnPids => self.become_able()?,
             Place::NewPod => {
                 self.become_able()?;
                 unshare(of_pod)?;
@@ -132,7 +128,9 @@ impl Isolation {
         }
         let safe = MountFlags::NOSUID | MountFlags::NODEV;
         mount(c"proc", c"/proc", c"proc", safe | MountFlags::NOEXEC, None)?;
-        mount(c"tmpfs", c"/dev/shm", c"tmpfs", safe, None)?;
+        if !matches!(self.place, Place::OwnPids) {
+            mount(c"tmpfs", c"/dev/shm", c"tmpfs", safe, None)?;
+        }
         Ok(())
     }
 }

@@ -1,0 +1,355 @@
+//! A node with a pod that misbehaves and a pair that does not.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use gpu_handoff_e2e::agent::{Answer, Command, MemoryKind};
+use gpu_handoff_e2e::app::App;
+use gpu_handoff_e2e::folder::Folder;
+use gpu_handoff_e2e::gpu::Gpu;
+use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
+use gpu_handoff_e2e::pod::{Pod, Walls};
+use gpu_handoff_e2e::rough::{Client, Sidecar};
+use gpu_handoff_e2e::wait;
+use gpu_handoff_protocol::message::{Grant, Target};
+use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_simcuda::dump;
+
+/// Size of the buffers, in bytes: the granularity of GPU memory.
+pub const BYTES: u64 = 2 << 20;
+/// What the buffers of the well-behaved hold.
+const WORD: u32 = 0x0bad_cafe;
+/// The name under which [`Stage::source`] is published.
+pub const SOURCE: &str = "source";
+
+/// The binaries, built once.
+pub fn folder() -> anyhow::Result<Folder> {
+    static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
+    FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
+}
+
+/// A node with its pods.
+pub struct Stage {
+    pub node: Node,
+    /// The pod that misbehaves.
+    pub rough: Pod,
+    /// A pod of another group.
+    pub stranger: Pod,
+    producer: Pod,
+    consumer: Pod,
+}
+
+/// A stage with a pair that hands a buffer over.
+pub struct Scene {
+    pub stage: Stage,
+    pair: Pair,
+}
+
+struct Pair {
+    producer: App,
+    consumer: App,
+    generation: u64,
+}
+
+impl Scene {
+    pub fn start() -> anyhow::Result<Self> {
+        Self::with_policy(&serde_json::json!({ "legacy": "within-namespace" }))
+    }
+
+    pub fn with_policy(policy: &serde_json::Value) -> anyhow::Result<Self> {
+        Self::on(Gpu::simulated(&folder()?)?, policy)
+    }
+
+    pub fn on(gpu: Gpu, policy: &serde_json::Value) -> anyhow::Result<Self> {
+        let member = |pod, group| Member { pod, group };
+        let members = [
+            member("producer", "group"),
+            member("consumer", "group"),
+            member("rough", "group"),
+            member("stranger", "others"),
+        ];
+        let node = Node::start_with(&folder()?, Arc::new(gpu), &members, policy)?;
+        let pod = |name| Pod::start(&node, name, Walls::None);
+        let (producer, consumer) = (pod("producer")?, pod("consumer")?);
+        let (rough, stranger) = (pod("rough")?, pod("stranger")?);
+        let stage = Stage { rough, stranger, producer, consumer, node };
+        let pair = Pair::start(&stage)?;
+        Ok(Self { stage, pair })
+    }
+
+    /// Lets the deed be done while the pair goes on, then counts what is left, and stops everything in good order.
+    pub fn run(mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        self.act(deed)?;
+        self.end()
+    }
+
+    /// Lets the deed be done while the pair goes on, then counts what is left. `deed` must let go of all that it made.
+    pub fn act(&mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let before = self.stage.settled()?;
+        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (stage, pair) = (&self.stage, &mut self.pair);
+        std::thread::scope(|scope| {
+            let good = scope.spawn(|| pair.go_on(&stop, &rounds));
+            let _stop_at_the_end = SetOnDrop(&stop);
+            let more = |count: u64| {
+                let goal = rounds.load(Ordering::Relaxed) + count;
+                wait::until(PATIENCE, "the well-behaved pair hands a buffer over", || {
+                    Ok((rounds.load(Ordering::Relaxed) >= goal || good.is_finished()).then_some(()))
+                })
+            };
+            more(1)?;
+            let outcome = deed(stage);
+            more(2)?;
+            stop.store(true, Ordering::Relaxed);
+            let paired = good.join().map_err(|_| anyhow::anyhow!("the well-behaved pair panicked"))?;
+            outcome?;
+            paired.context("the well-behaved pair was disturbed")
+        })
+        .with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
+        self.stage.wait_for_no_more_than(&before)
+    }
+
+    /// Stops everything in good order; no GPU memory may be left.
+    pub fn end(self) -> anyhow::Result<()> {
+        let Self { stage, pair } = self;
+        pair.producer.finish()?;
+        pair.consumer.finish()?;
+        stage.wait_for_free_memory()?;
+        let Stage { node, rough, stranger, producer, consumer } = stage;
+        for pod in [rough, stranger, producer, consumer] {
+            pod.stop()?;
+        }
+        node.stop()
+    }
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Pair {
+    fn start(stage: &Stage) -> anyhow::Result<Self> {
+        let mut producer = stage.connected(&stage.producer)?;
+        let consumer = stage.connected(&stage.consumer)?;
+        fill(&mut producer)?;
+        let mut pair = Self { producer, consumer, generation: 0 };
+        // Starts the GPU worker, whose descriptors count.
+        pair.hand_over()?;
+        Ok(pair)
+    }
+
+    fn go_on(&mut self, stop: &AtomicBool, rounds: &AtomicU64) -> anyhow::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            self.hand_over()?;
+            rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> anyhow::Result<()> {
+        publish(&mut self.producer, "good")?;
+        let acquire = acquire("good", self.generation, PATIENCE);
+        self.generation = self.consumer.expect(&acquire, |answer| match answer {
+            Answer::Acquired { generation, .. } => Ok(generation),
+            other => Err(other),
+        })?;
+        verify(&mut self.consumer)?;
+        done(&mut self.consumer, &Command::Release { lease: "lease".to_owned() })?;
+        self.producer.expect(&Command::Retire { name: "good".to_owned(), deadline_ms: 0 }, |answer| {
+            match answer {
+                Answer::Retired { leases: 0 } => Ok(()),
+                other => Err(other),
+            }
+        })
+    }
+}
+
+impl Stage {
+    /// An application of a pod that has connected.
+    pub fn connected(&self, pod: &Pod) -> anyhow::Result<App> {
+        let mut app = pod.app(&self.node)?;
+        app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
+            Answer::Connected { .. } => Ok(()),
+            other => Err(other),
+        })?;
+        Ok(app)
+    }
+
+    /// An application of the pod that misbehaves, which itself behaves well: it has published [`SOURCE`].
+    pub fn source(&self) -> anyhow::Result<App> {
+        let mut app = self.connected(&self.rough)?;
+        fill(&mut app)?;
+        publish(&mut app, SOURCE)?;
+        Ok(app)
+    }
+
+    /// A rough client of the misbehaving pod that holds a lease of [`SOURCE`], and so a descriptor of GPU memory.
+    pub fn with_memory(&self) -> anyhow::Result<(Client, Grant)> {
+        let mut client = Client::greeted(self.rough.socket())?;
+        let grant = client.acquire(Target::Name(SOURCE.parse()?), PATIENCE)??;
+        Ok((client, grant))
+    }
+
+    /// The slot of the pod that misbehaves.
+    pub fn slot(&self) -> PathBuf {
+        self.node.slot("rough")
+    }
+
+    /// A rough sidecar in that slot, beside the real one.
+    pub fn rough_sidecar(&self) -> anyhow::Result<Sidecar> {
+        Sidecar::greeted(&self.slot())
+    }
+
+    /// The process number of the GPU worker.
+    pub fn worker(&self) -> anyhow::Result<u32> {
+        let log = self.node.log();
+        let number =
+            log.lines().rev().find_map(|l| l.split_once("gpu worker started pid=")?.1.trim().parse().ok());
+        number.context("the plugin's log names no GPU worker")
+    }
+
+    /// The end of the plugin's log.
+    fn log_tail(&self) -> String {
+        let log = self.node.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+
+    /// Who is counted.
+    fn processes(&self) -> anyhow::Result<Vec<(String, u32)>> {
+        let mut counted =
+            vec![("plugin".to_owned(), self.node.plugin_pid()), ("gpu worker".to_owned(), self.worker()?)];
+        for pod in [&self.rough, &self.stranger, &self.producer, &self.consumer] {
+            if let Ok(pid) = pod.sidecar_pid() {
+                counted.push((format!("sidecar of {}", pod.name), pid));
+            }
+        }
+        Ok(counted)
+    }
+
+    fn counts(&self) -> anyhow::Result<Vec<(String, usize)>> {
+        Ok(self
+            .processes()?
+            .into_iter()
+            .map(|(name, pid)| (name, descriptors(pid).map_or(0, |l| l.len())))
+            .collect())
+    }
+
+    /// The counts, once they have not changed for a while: probes of the start are over then.
+    fn settled(&self) -> anyhow::Result<Vec<(String, usize)>> {
+        let (mut last, mut looks) = (self.counts()?, 0);
+        wait::until(PATIENCE, "the counts of descriptors settle", || {
+            let now = self.counts()?;
+            looks = if now == last { looks + 1 } else { 0 };
+            last = now;
+            Ok((looks >= 20).then(|| last.clone()))
+        })
+    }
+
+    fn wait_for_no_more_than(&self, before: &[(String, usize)]) -> anyhow::Result<()> {
+        let fine = |now: &[(String, usize)]| now.iter().zip(before).all(|(n, b)| n.1 <= b.1);
+        let waited =
+            wait::until(PATIENCE, "no descriptor is left over", || Ok(fine(&self.counts()?).then_some(())));
+        waited.with_context(|| {
+            let now = self.counts().unwrap_or_default();
+            let open = descriptors(self.node.plugin_pid()).unwrap_or_default();
+            format!("before: {before:?}\nnow: {now:?}\nplugin: {open:?}\n{}", self.log_tail())
+        })
+    }
+
+    /// Waits until nobody holds simulated GPU memory.
+    pub fn wait_for_free_memory(&self) -> anyhow::Result<()> {
+        let Some(device) = self.node.gpu.device_folder() else { return Ok(()) };
+        Ok(dump::wait_until_free(device, Instant::now() + PATIENCE)?)
+    }
+}
+
+/// What a process has open.
+pub fn descriptors(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = format!("/proc/{pid}/fd");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("list {folder}"))?.flatten();
+    Ok(entries.map(|e| std::fs::read_link(e.path()).unwrap_or_default()).collect())
+}
+
+/// Checks that a refusal carries this code.
+#[track_caller]
+pub fn expect_code(refusal: &Refusal, code: Code) {
+    assert_eq!(refusal.code(), code, "{refusal}");
+}
+
+/// Checks that an outcome is a refusal with this code.
+#[track_caller]
+pub fn refused_with<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Code) {
+    expect_code(&outcome.expect_err("a refusal"), code);
+}
+
+fn fill(app: &mut App) -> anyhow::Result<()> {
+    let memory = "memory".to_owned();
+    done(app, &Command::Fill { memory, bytes: BYTES, kind: MemoryKind::Vmm, word: WORD })
+}
+
+/// Publishes the application's memory, and gives the buffer's id back.
+pub fn publish(app: &mut App, name: &str) -> anyhow::Result<String> {
+    let command = Command::Publish { memory: "memory".to_owned(), name: name.to_owned() };
+    app.expect(&command, |answer| match answer {
+        Answer::Published { id, .. } => Ok(id),
+        other => Err(other),
+    })
+}
+
+/// A command to acquire by name, as `lease`.
+pub fn acquire(name: &str, newer_than: u64, wait: Duration) -> Command {
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let (name, lease) = (Some(name.to_owned()), "lease".to_owned());
+    Command::Acquire { name, id: None, newer_than, wait_ms, lease, announce: false }
+}
+
+/// Acquires by name, as `lease`.
+pub fn acquired(app: &mut App, name: &str) -> anyhow::Result<()> {
+    app.expect(&acquire(name, 0, PATIENCE), |answer| match answer {
+        Answer::Acquired { .. } => Ok(()),
+        other => Err(other),
+    })
+}
+
+/// Checks that the leased buffer holds what was filled in.
+pub fn verify(app: &mut App) -> anyhow::Result<()> {
+    let command = Command::Verify { lease: "lease".to_owned(), word: WORD };
+    app.expect(&command, |answer| match answer {
+        Answer::Verified { wrong: 0, words } if words == BYTES / 4 => Ok(()),
+        other => Err(other),
+    })
+}
+
+/// A command that must just be done.
+pub fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
+    app.expect(command, |answer| match answer {
+        Answer::Done { .. } => Ok(()),
+        other => Err(other),
+    })
+}
+
+/// Waits until a path is a socket that somebody listens on.
+pub fn wait_for_socket(path: &Path) -> anyhow::Result<()> {
+    let what = format!("somebody listens on {}", path.display());
+    wait::until(PATIENCE, &what, || Ok(gpu_handoff_protocol::socket::SeqPacket::connect(path).ok())).map(drop)
+}
+
+/// Checks a condition, again and again, until it holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    wait::until(PATIENCE, what, || Ok(holds()?.then_some(())))
+}
+
+/// Sends a signal.
+pub fn kill(pid: u32) -> anyhow::Result<()> {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process number above 0")?;
+    ensure!(pid.as_raw_nonzero().get() > 1, "never process 1");
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
+}
