@@ -31,8 +31,8 @@ pub(crate) enum Want {
 pub(crate) enum Origin {
     /// `cuMemAlloc` here: object number, generation, and whether a handle was ever given out.
     Allocated { generation: u32, exported: bool },
-    /// `cuIpcOpenMemHandle`, opened this many times.
-    Imported { generation: u32, opens: u32 },
+    /// `cuIpcOpenMemHandle` in this GPU's context, opened this many times.
+    Imported { gpu: usize, opens: u32 },
     /// `cuMemMap` of this generic handle.
     Mapped { handle: u64 },
     /// `cuMemAllocFromPoolAsync` or `cuMemPoolImportPointer` of this pool handle.
@@ -207,6 +207,31 @@ impl AddressSpace {
             .range(..start.saturating_add(bytes))
             .next_back()
             .is_some_and(|(_, region)| region.end() > start)
+    }
+
+    /// The starts of the mappings in a reserved range, which may have gaps; `None` if it is not reserved or cuts a mapping.
+    pub(crate) fn mappings_within(&self, start: u64, bytes: u64) -> Option<Vec<u64>> {
+        let end = start.checked_add(bytes).filter(|_| bytes > 0 && self.inside_reservation(start, bytes))?;
+        let cut_at_start = self.find(start).is_some_and(|region| region.start < start);
+        let inside: Vec<_> = self.regions.range(start..end).map(|(&at, region)| (at, region.end())).collect();
+        let cut_at_end = inside.last().is_some_and(|&(_, last)| last > end);
+        (!cut_at_start && !cut_at_end).then(|| inside.into_iter().map(|(at, _)| at).collect())
+    }
+
+    /// Start and size of the neighbouring mappings of one reservation that a mapping is among.
+    pub(crate) fn run_of_mappings(&self, region: &Region) -> (u64, u64) {
+        let same = |other: &&Region| {
+            let (low, high) = (other.start.min(region.start), other.end().max(region.end()));
+            matches!(other.origin, Origin::Mapped { .. }) && self.inside_reservation(low, high - low)
+        };
+        let (mut start, mut end) = (region.start, region.end());
+        while let Some(before) = self.find(start.wrapping_sub(1)).filter(same) {
+            start = before.start;
+        }
+        while let Some(after) = self.regions.get(&end).filter(same) {
+            end = after.end();
+        }
+        (start, end - start)
     }
 
     /// The starts of the mappings that together are exactly the given range.

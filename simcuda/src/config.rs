@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) gpus: usize,
     /// `SIMCUDA_MEMORY_MIB`: memory of each, in bytes here.
     pub(crate) memory_bytes: u64,
+    /// `CUDA_VISIBLE_DEVICES`, which the vendor's driver reads too.
+    pub(crate) visible: Option<String>,
 }
 
 impl Config {
@@ -29,6 +31,7 @@ impl Config {
             dir: dir.map_or_else(default_dir, PathBuf::from),
             gpus: number("SIMCUDA_GPUS").map_or(1, |n| usize::try_from(n).unwrap_or(GPUS_MAX).min(GPUS_MAX)),
             memory_bytes: number("SIMCUDA_MEMORY_MIB").unwrap_or(MEMORY_MIB_DEFAULT).saturating_mul(MIB),
+            visible: std::env::var_os("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned()),
         }
     }
 }

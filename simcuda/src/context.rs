@@ -78,6 +78,14 @@ impl Contexts {
         lives.then_some(gpu).ok_or(measured::DESTROYED_CONTEXT)
     }
 
+    /// Whether a context may be made current: it was made once, whether it lives or not.
+    pub(crate) fn check_known(&self, context: usize) -> Result<()> {
+        match self.gpu_of(context) {
+            Ok(_) | Err(measured::DESTROYED_CONTEXT) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn primary(&mut self, gpu: usize) -> Result<&mut Primary> {
         self.primary.get_mut(gpu).ok_or(CuResult::ERROR_INVALID_DEVICE)
     }

@@ -1,7 +1,7 @@
 //! The GPUs of the simulated machine, as one process sees them.
 //!
-//! `Inventory` maps the ordinals of this process to GPUs of the machine. It is the identity today; hiding GPUs
-//! (`CUDA_VISIBLE_DEVICES`, missing device nodes) is a matter of this file alone.
+//! `Inventory` maps the ordinals of this process to GPUs of the machine, which `CUDA_VISIBLE_DEVICES` chooses and orders.
+//! A GPU that the variable hides still takes part: its memory can be imported, and is then at ordinal -2 (sharing 7).
 
 use crate::abi::{HANDLE_TYPE_POSIX_FD, device_attribute as attribute, p2p_attribute};
 use crate::error::{CuResult, Result};
@@ -18,8 +18,9 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    pub(crate) fn new(gpus: usize) -> Self {
-        Self { visible: (0..gpus).collect() }
+    /// The machine's GPUs, or those that `CUDA_VISIBLE_DEVICES` lists.
+    pub(crate) fn new(gpus: usize, list: Option<&str>) -> Self {
+        Self { visible: list.map_or_else(|| (0..gpus).collect(), |list| listed(gpus, list)) }
     }
 
     pub(crate) const fn count(&self) -> usize {
@@ -37,6 +38,41 @@ impl Inventory {
         let position = self.visible.iter().position(|&visible| visible == gpu);
         position.and_then(|index| i32::try_from(index).ok()).unwrap_or(-2)
     }
+}
+
+/// The GPUs of a list of ordinals or of (abbreviated) UUIDs. As the vendor documents it, the first entry that names none ends
+/// the list; one that is named twice leaves no GPU at all.
+fn listed(gpus: usize, list: &str) -> Vec<usize> {
+    let mut visible = Vec::new();
+    for entry in list.split(',') {
+        let Some(gpu) = named(gpus, entry.trim()) else { break };
+        if visible.contains(&gpu) {
+            return Vec::new();
+        }
+        visible.push(gpu);
+    }
+    visible
+}
+
+/// The one GPU that an entry names. Numbers end at the first other character, as `strtol` reads them.
+fn named(gpus: usize, entry: &str) -> Option<usize> {
+    if let Some(start) = entry.strip_prefix("GPU-") {
+        let mut of_name = (0..gpus).filter(|&gpu| {
+            let uuid = uuid_text(gpu);
+            uuid.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
+        });
+        return of_name.next().filter(|_| !start.is_empty() && of_name.next().is_none());
+    }
+    let digits = entry.strip_prefix('+').unwrap_or(entry);
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits.get(..end)?.parse().ok().filter(|&gpu| gpu < gpus)
+}
+
+/// The UUID as the driver's tools print it, without `GPU-`.
+fn uuid_text(gpu: usize) -> String {
+    let hex = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let uuid = uuid(gpu);
+    [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex).join("-")
 }
 
 /// Stable over processes and restarts: what the product compares instead of ordinals.
@@ -88,5 +124,37 @@ pub(crate) fn p2p_attribute(number: u32, gpu: usize, peer: usize) -> Result<i32>
         | p2p_attribute::NATIVE_ATOMIC_SUPPORTED
         | p2p_attribute::CUDA_ARRAY_ACCESS_SUPPORTED => Ok(1),
         _ => Err(CuResult::ERROR_INVALID_VALUE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Inventory, uuid_text};
+
+    fn visible(list: &str) -> Vec<usize> {
+        Inventory::new(3, Some(list)).visible
+    }
+
+    #[test]
+    fn the_variable_chooses_and_orders() {
+        assert_eq!(Inventory::new(3, None).visible, [0, 1, 2]);
+        assert_eq!(visible("2,0"), [2, 0]);
+        assert_eq!(visible(" 1 , 2x"), [1, 2]);
+        for none in ["", "-1", "7", "none", "1,1", "GPU-"] {
+            assert_eq!(visible(none), [0; 0], "{none:?}");
+        }
+        assert_eq!(visible("1,-1,2"), [1], "the first entry that names none ends the list");
+        assert_eq!(Inventory::new(3, Some("2")).ordinal(2), 0);
+        assert_eq!(Inventory::new(3, Some("2")).ordinal(0), -2);
+    }
+
+    #[test]
+    fn uuids_may_be_short_as_long_as_they_name_one_gpu() {
+        let (first, last) = (uuid_text(0), uuid_text(2));
+        assert_eq!(first.len(), 36);
+        assert_eq!(visible(&format!("GPU-{last},GPU-{first}")), [2, 0]);
+        assert_eq!(visible(&format!("GPU-{}", last.to_uppercase())), [2]);
+        assert_eq!(visible(&format!("GPU-{}", &last[..8])), [0; 0], "all begin like that");
+        assert_eq!(visible(&format!("GPU-{last}0")), [0; 0]);
     }
 }

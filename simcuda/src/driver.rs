@@ -107,6 +107,10 @@ impl Driver {
         if config.gpus == 0 {
             return Err(CuResult::ERROR_NO_DEVICE);
         }
+        let devices = Inventory::new(config.gpus, config.visible.as_deref());
+        if devices.count() == 0 {
+            return Err(measured::NO_VISIBLE_GPU);
+        }
         let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
         let store = Arc::new(Store::new(dir, config.memory_bytes));
         let process = ProcessRecord::register(&store).map_err(|_| measured::NO_DIRECTORY)?;
@@ -120,7 +124,7 @@ impl Driver {
         };
         Ok(Self {
             store,
-            devices: Inventory::new(config.gpus),
+            devices,
             process,
             streams: Streams::default(),
             state: Mutex::new(state),

@@ -3,6 +3,7 @@
 //! The file lies in `/dev/shm` under a name made of the maker's UID and PID, with mode 0600. That is why events, unlike memory,
 //! need the same `/dev/shm`, the same UID and different PID numbers (sharing 1).
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -21,6 +22,8 @@ use crate::word;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"simevent");
 const PAGE_BYTES: usize = 4096;
+/// How many looks at an event, about a millisecond apart, come to one at whether its recorder lives.
+const LOOKS_PER_LIFE_SIGN: u32 = 256;
 
 static FILES: AtomicU32 = AtomicU32::new(0);
 
@@ -32,6 +35,8 @@ struct Counters {
     asked: AtomicU64,
     reached: AtomicU64,
     reached_ns: AtomicU64,
+    /// The process that asked for the last record.
+    recorder: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -134,8 +139,9 @@ impl Event {
         }
     }
 
-    /// Asks for a record and returns its number, for `reach`.
-    pub(crate) fn ask(&self) -> u64 {
+    /// Asks for a record by this process and returns its number, for `reach`.
+    pub(crate) fn ask(&self, client: u32) -> u64 {
+        self.counters().recorder.store(client, Ordering::Release);
         self.counters().asked.fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -152,14 +158,36 @@ impl Event {
         self.counters().asked.load(Ordering::Acquire)
     }
 
-    /// Waits until the record with this number is reached.
-    pub(crate) fn wait(&self, number: u64) {
-        word::wait_until(self.reached_low(), || self.counters().reached.load(Ordering::Acquire) >= number);
+    fn is_reached(&self, number: u64) -> bool {
+        self.counters().reached.load(Ordering::Acquire) >= number
     }
 
-    pub(crate) fn query(&self) -> Result<()> {
-        let reached = self.counters().reached.load(Ordering::Acquire) >= self.last_asked();
-        reached.then_some(()).ok_or(CuResult::ERROR_NOT_READY)
+    /// Waits until the record with this number is reached, or its maker is dead: `lives` says whether a process does.
+    pub(crate) fn wait(&self, number: u64, lives: impl Fn(u32) -> bool) -> Result<()> {
+        let looks = Cell::new(0_u32);
+        word::wait_until(self.reached_low(), || {
+            looks.set(looks.get().wrapping_add(1));
+            self.is_reached(number)
+                || (looks.get().is_multiple_of(LOOKS_PER_LIFE_SIGN) && self.is_orphaned(&lives))
+        });
+        // What was reached just before the recorder's death counts.
+        self.is_reached(number).then_some(()).ok_or(measured::EVENT_RECORDER_DEAD)
+    }
+
+    pub(crate) fn query(&self, lives: impl Fn(u32) -> bool) -> Result<()> {
+        if self.is_reached(self.last_asked()) {
+            return Ok(());
+        }
+        let orphaned = self.is_orphaned(&lives) && !self.is_reached(self.last_asked());
+        Err(if orphaned { measured::EVENT_RECORDER_DEAD } else { CuResult::ERROR_NOT_READY })
+    }
+
+    /// Nobody is left who could reach the last record.
+    fn is_orphaned(&self, lives: &impl Fn(u32) -> bool) -> bool {
+        match &self.place {
+            Place::Own(_) => false,
+            Place::Shared(_) => !lives(self.counters().recorder.load(Ordering::Acquire)),
+        }
     }
 
     /// Milliseconds from this event to a later one.
@@ -168,7 +196,8 @@ impl Event {
         if untimed(self) || untimed(end) {
             return Err(CuResult::ERROR_INVALID_HANDLE);
         }
-        self.query().and_then(|()| end.query())?;
+        // Only a process's own events have a time.
+        self.query(|_| true).and_then(|()| end.query(|_| true))?;
         let at = |event: &Self| event.counters().reached_ns.load(Ordering::Relaxed);
         let (from, to) =
             (std::time::Duration::from_nanos(at(self)), std::time::Duration::from_nanos(at(end)));
@@ -234,13 +263,24 @@ mod tests {
     #[test]
     fn an_event_is_done_when_its_last_record_is_reached() {
         let event = Event::new(0, 0).unwrap();
-        assert_eq!(event.query(), Ok(()));
-        let (first, second) = (event.ask(), event.ask());
+        assert_eq!(event.query(|_| true), Ok(()));
+        let (first, second) = (event.ask(7), event.ask(7));
         event.reach(first);
-        assert_eq!(event.query(), Err(CuResult::ERROR_NOT_READY));
+        assert_eq!(event.query(|_| true), Err(CuResult::ERROR_NOT_READY));
         event.reach(second);
-        assert_eq!(event.query(), Ok(()));
-        event.wait(second);
+        assert_eq!(event.query(|_| true), Ok(()));
+        event.wait(second, |_| true).unwrap();
+    }
+
+    #[test]
+    fn a_record_whose_maker_died_is_an_error_and_not_a_wait_without_end() {
+        let event = Event::new(0, EVENT_INTERPROCESS | EVENT_DISABLE_TIMING).unwrap();
+        let (first, second) = (event.ask(7), event.ask(7));
+        event.reach(first);
+        assert_eq!(event.wait(first, |_| false), Ok(()), "it came to pass");
+        assert_eq!(event.wait(second, |client| client != 7), Err(measured::EVENT_RECORDER_DEAD));
+        assert_eq!(event.query(|client| client == 7), Err(CuResult::ERROR_NOT_READY));
+        assert_eq!(event.query(|client| client != 7), Err(measured::EVENT_RECORDER_DEAD));
     }
 
     #[test]

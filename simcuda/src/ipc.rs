@@ -10,7 +10,7 @@ use crate::address_space::{Origin, Region};
 use crate::driver::{Driver, State};
 use crate::error::{CuResult, Result};
 use crate::header::{ExportSlot, Kind, file_name};
-use crate::legacy_handle::LegacyHandle;
+use crate::legacy_handle::{LegacyHandle, pages};
 use crate::measured;
 use crate::physical::Physical;
 use crate::process::{is_alive, own_pid};
@@ -19,7 +19,7 @@ impl Driver {
     /// `cuIpcGetMemHandle`: the handle of the allocation that holds the address.
     pub(crate) fn ipc_get(&self, address: u64) -> Result<IpcHandle> {
         let mut state = self.state();
-        let region = state.space.find_mut(address).ok_or(CuResult::ERROR_INVALID_VALUE)?;
+        let region = state.space.find_mut(address).ok_or(measured::IPC_GET_UNKNOWN)?;
         let Origin::Allocated { generation, exported } = region.origin else {
             let imported = matches!(region.origin, Origin::Imported { .. });
             return Err(if imported { measured::IPC_GET_IMPORTED } else { measured::IPC_GET_NOT_LEGACY });
@@ -33,6 +33,7 @@ impl Driver {
         let handle = LegacyHandle {
             pid: own_pid(),
             bytes: slot.bytes,
+            pages: pages(slot.bytes),
             offset: u32::try_from(slot.offset).map_err(|_| CuResult::ERROR_UNKNOWN)?,
             generation,
             gpu: u16::try_from(header.device).map_err(|_| CuResult::ERROR_UNKNOWN)?,
@@ -42,9 +43,9 @@ impl Driver {
         Ok(handle.encode())
     }
 
-    /// `cuIpcOpenMemHandle`. A handle that is open already gives the same address again.
-    pub(crate) fn ipc_open(&self, handle: &IpcHandle, flags: u32) -> Result<u64> {
-        if flags & !IPC_LAZY_ENABLE_PEER_ACCESS != 0 {
+    /// `cuIpcOpenMemHandle` in a GPU's context. A handle that is open already gives the same address again.
+    pub(crate) fn ipc_open(&self, handle: &IpcHandle, flags: u32, gpu: usize) -> Result<u64> {
+        if flags != IPC_LAZY_ENABLE_PEER_ACCESS {
             return Err(measured::IPC_OPEN_FLAGS);
         }
         if LegacyHandle::pid(handle) == own_pid() {
@@ -55,17 +56,17 @@ impl Driver {
         if let Some(start) = state.reopen_import(&wanted) {
             return Ok(start);
         }
-        let memory = self.exported_memory(&wanted)?;
+        let (memory, bytes) = self.exported_memory(&wanted)?;
         let view = memory.view()?;
         let base = state.space.take(memory.header().bytes).ok_or(CuResult::ERROR_OUT_OF_MEMORY)?;
         let offset = u64::from(wanted.offset);
-        let origin = Origin::Imported { generation: wanted.generation, opens: 1 };
-        state.space.insert(Region::open(base + offset, wanted.bytes, view, offset, origin, self.next_id()));
+        let origin = Origin::Imported { gpu, opens: 1 };
+        state.space.insert(Region::open(base + offset, bytes, view, offset, origin, self.next_id()));
         Ok(base + offset)
     }
 
-    /// The memory that a handle names, if its maker lives and gave out a handle for just this part.
-    fn exported_memory(&self, wanted: &LegacyHandle) -> Result<std::sync::Arc<Physical>> {
+    /// The memory that a handle names and how many bytes of it, if its maker lives and gave out a handle for just this part.
+    fn exported_memory(&self, wanted: &LegacyHandle) -> Result<(std::sync::Arc<Physical>, u64)> {
         if !is_alive(&self.store, wanted.client) {
             return Err(measured::IPC_OPEN_EXPORTER_DEAD);
         }
@@ -76,13 +77,13 @@ impl Driver {
         }
         let slot =
             ExportSlot::read(fd.as_fd(), u64::from(wanted.offset)).ok_or(measured::IPC_OPEN_UNKNOWN)?;
-        if slot.bytes != wanted.bytes || slot.generation != wanted.generation {
+        if pages(slot.bytes) != wanted.pages || slot.bytes >> 32 != wanted.bytes >> 32 {
             return Err(measured::IPC_OPEN_UNKNOWN);
         }
         if !slot.open {
             return Err(measured::IPC_OPEN_FREED);
         }
-        Physical::adopt(&self.store, fd, header)
+        Ok((Physical::adopt(&self.store, fd, header)?, slot.bytes))
     }
 
     /// `cuIpcCloseMemHandle`.
@@ -104,9 +105,9 @@ impl State {
     fn reopen_import(&mut self, wanted: &LegacyHandle) -> Option<u64> {
         let same = |region: &&Region| {
             let header = region.view.physical().header();
-            let Origin::Imported { generation, .. } = region.origin else { return false };
-            (generation, header.client, header.object) == (wanted.generation, wanted.client, wanted.object)
-                && (region.offset, region.bytes) == (u64::from(wanted.offset), wanted.bytes)
+            matches!(region.origin, Origin::Imported { .. })
+                && (header.client, header.object) == (wanted.client, wanted.object)
+                && region.offset == u64::from(wanted.offset)
         };
         let start = self.space.regions().find(same)?.start;
         if let Some(Region { origin: Origin::Imported { opens, .. }, .. }) = self.space.at(start) {

@@ -96,8 +96,11 @@ impl Driver {
         Ok(header.object)
     }
 
-    /// `cuMemFree`.
+    /// `cuMemFree`, which takes 0 too.
     pub(crate) fn free(&self, address: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
         let mut state = self.state();
         let region = state.space.at(address).ok_or(measured::FREE_UNKNOWN)?;
         match region.origin {
@@ -131,7 +134,11 @@ impl State {
 
     /// Frees what a GPU's context allocated, imported or took from pools.
     pub(crate) fn drop_legacy(&mut self, gpu: usize) {
-        let owned = |region: &&Region| region.gpu() == gpu && !matches!(region.origin, Origin::Mapped { .. });
+        let owned = |region: &&Region| match region.origin {
+            Origin::Imported { gpu: of_context, .. } => of_context == gpu,
+            Origin::Mapped { .. } => false,
+            Origin::Allocated { .. } | Origin::Pooled { .. } => region.gpu() == gpu,
+        };
         let starts: Vec<_> =
             self.space.regions().filter(owned).map(|region| (region.start, region.origin)).collect();
         for (start, origin) in starts {

@@ -3,16 +3,18 @@
 //! | bytes | content |
 //! |---|---|
 //! | 8-11 | the exporter's `getpid()` in its own PID namespace |
-//! | 16-23 | size in bytes (only that this is "the word at 16" was measured; its width was not) |
-//! | 24-27 | low half of the size rounded up to 4,096 |
+//! | 16-19 | low half of the size in bytes; the driver opens a handle with another number here |
+//! | 20-23 | high half of it (whether the driver has it here was not measured) |
+//! | 24-27 | the size in pages of 4,096 bytes, rounded up |
 //! | 28-31 | offset inside the block |
 //! | 32-39 | the same in every handle (what the driver has here is unknown) |
-//! | 40-43 | a counter over the exporter's allocations |
+//! | 40-43 | a counter over the exporter's allocations; the driver opens a handle with another number here |
 //! | 44-45 | GPU (where the driver keeps this is unknown) |
 //! | 48-51, 52-55 | client and object number |
 //! | 56-63 | 0 |
 //!
-//! The other bytes are 0 and not looked at, as many edits of a real handle change nothing.
+//! The other bytes are 0. Of the 64 bytes 28 may be changed one at a time without the real driver's noticing; the simulator does not
+//! look at as many: 0-7, the PID as long as it is not the importer's, 16-19, 40-43 and 56-63.
 
 use crate::abi::IpcHandle;
 use crate::header::{u32_at, u64_at};
@@ -25,6 +27,7 @@ const TAG: &[u8; 8] = b"simcuda1";
 pub(crate) struct LegacyHandle {
     pub(crate) pid: u32,
     pub(crate) bytes: u64,
+    pub(crate) pages: u32,
     pub(crate) offset: u32,
     pub(crate) generation: u32,
     pub(crate) gpu: u16,
@@ -42,7 +45,7 @@ impl LegacyHandle {
         };
         put(8, &self.pid.to_le_bytes());
         put(16, &self.bytes.to_le_bytes());
-        put(24, &rounded_low(self.bytes).to_le_bytes());
+        put(24, &self.pages.to_le_bytes());
         put(28, &self.offset.to_le_bytes());
         put(32, TAG);
         put(40, &self.generation.to_le_bytes());
@@ -52,19 +55,20 @@ impl LegacyHandle {
         IpcHandle { bytes }
     }
 
-    /// `None` if the size words contradict each other.
+    /// `None` for what no exporter ever wrote.
     pub(crate) fn decode(handle: &IpcHandle) -> Option<Self> {
         let raw = &handle.bytes;
         let decoded = Self {
             pid: Self::pid(handle),
             bytes: u64_at(raw, 16)?,
+            pages: u32_at(raw, 24)?,
             offset: u32_at(raw, 28)?,
             generation: u32_at(raw, 40)?,
             gpu: u16::from_le_bytes([raw[44], raw[45]]),
             client: u32_at(raw, 48)?,
             object: u32_at(raw, 52)?,
         };
-        let whole = u32_at(raw, 24)? == rounded_low(decoded.bytes) && raw[32..40] == *TAG;
+        let whole = raw[12..16] == [0; 4] && raw[32..40] == *TAG && raw[46..48] == [0; 2];
         whole.then_some(decoded)
     }
 
@@ -74,18 +78,19 @@ impl LegacyHandle {
     }
 }
 
-fn rounded_low(bytes: u64) -> u32 {
-    let rounded = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
-    u32::try_from(rounded & u64::from(u32::MAX)).unwrap_or(0)
+/// A size in pages, rounded up.
+pub(crate) fn pages(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::LegacyHandle;
+    use super::{LegacyHandle, pages};
 
     const HANDLE: LegacyHandle = LegacyHandle {
         pid: 7,
         bytes: 10_000,
+        pages: 3,
         offset: 512,
         generation: 3,
         gpu: 1,
@@ -98,7 +103,7 @@ mod tests {
         let raw = HANDLE.encode().bytes;
         assert_eq!(raw[8..12], 7_u32.to_le_bytes());
         assert_eq!(raw[16..24], 10_000_u64.to_le_bytes());
-        assert_eq!(raw[24..28], 12_288_u32.to_le_bytes());
+        assert_eq!(raw[24..28], 3_u32.to_le_bytes());
         assert_eq!(raw[28..32], 512_u32.to_le_bytes());
         assert_eq!(raw[48..52], 0xc1d0_0001_u32.to_le_bytes());
         assert_eq!(raw[52..56], 9_u32.to_le_bytes());
@@ -111,9 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_contradicts_its_rounding_is_no_handle() {
+    fn noise_is_no_handle_and_pages_are_rounded_up() {
         let mut handle = HANDLE.encode();
-        handle.bytes[24] ^= 1;
+        handle.bytes[33] ^= 1;
         assert_eq!(LegacyHandle::decode(&handle), None);
+        assert_eq!([pages(1), pages(4096), pages(4097)], [1, 1, 2]);
     }
 }

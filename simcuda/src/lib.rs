@@ -10,13 +10,14 @@
 //! | `SIMCUDA_DIR` | rendezvous directory; made with mode 0700 if missing | `/dev/shm/simcuda-<uid>` |
 //! | `SIMCUDA_GPUS` | number of GPUs, at most [`GPUS_MAX`] | 1 |
 //! | `SIMCUDA_MEMORY_MIB` | memory of each GPU | 4096 |
+//! | `CUDA_VISIBLE_DEVICES` | which GPUs this process sees and in which order, as for the vendor's driver | all |
 //!
 //! # What is different from the real driver
 //!
 //! - An exported descriptor is a regular file, not a character device (`fstat` tells).
 //! - There are no kernels, modules, arrays, graphs, managed or host memory calls.
 //! - `cuMemFree` does not wait for the GPU; work that is under way keeps the memory until it is done.
-//! - All GPUs reach each other, none can be hidden, and there are no MIG instances.
+//! - All GPUs reach each other, none has a device node of its own that could be missing, and there are no MIG instances.
 //! - A pool keeps no memory back, and its descriptor alone keeps none alive.
 //! - A full file system under the rendezvous directory shows as `CUDA_ERROR_OUT_OF_MEMORY` from a copy or memset.
 

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::abi::HANDLE_TYPE_NONE;
 use crate::error::{CuResult, Result};
 use crate::header::{BLOCK_BYTES, DATA_OFFSET, ExportSlot, HEADER_BYTES, Header};
 use crate::mapping::Mapping;
@@ -15,6 +16,8 @@ use crate::store::{Store, io};
 pub(crate) struct Physical {
     store: Arc<Store>,
     header: Header,
+    /// Came here by a descriptor or a handle.
+    imported: bool,
     view: Mutex<Weak<View>>,
     pin: Option<Mapping>,
 }
@@ -23,13 +26,22 @@ impl Physical {
     /// Makes new memory.
     pub(crate) fn create(store: &Arc<Store>, header: Header) -> Result<Arc<Self>> {
         let fd = store.create(&header)?;
-        Self::adopt(store, fd, header)
+        Self::pin(store, fd, header, false)
     }
 
-    /// Takes over a descriptor that holds the shared lock.
+    /// Takes over a descriptor of another process's memory, which holds the shared lock.
     pub(crate) fn adopt(store: &Arc<Store>, fd: OwnedFd, header: Header) -> Result<Arc<Self>> {
-        let pin = Mapping::new(fd.as_fd(), 0, HEADER_BYTES, false).map_err(io)?;
-        Ok(Arc::new(Self { store: Arc::clone(store), header, view: Mutex::new(Weak::new()), pin: Some(pin) }))
+        Self::pin(store, fd, header, true)
+    }
+
+    fn pin(store: &Arc<Store>, fd: OwnedFd, header: Header, imported: bool) -> Result<Arc<Self>> {
+        let pin = Some(Mapping::new(fd.as_fd(), 0, HEADER_BYTES, false).map_err(io)?);
+        Ok(Arc::new(Self { store: Arc::clone(store), header, imported, view: Mutex::new(Weak::new()), pin }))
+    }
+
+    /// How this process may share the memory: not at all if it was imported, whatever its maker asked for.
+    pub(crate) const fn handle_types(&self) -> u32 {
+        if self.imported { HANDLE_TYPE_NONE } else { self.header.handle_types }
     }
 
     pub(crate) const fn header(&self) -> &Header {

@@ -30,13 +30,15 @@ impl Driver {
                 flag(false)
             }
             attribute::BUFFER_ID => Ok(Value::U64(region.id)),
-            attribute::DEVICE_ORDINAL => Ok(Value::I32(self.devices.ordinal(region.gpu()))),
+            attribute::DEVICE_ORDINAL => Ok(Value::I32(self.ordinal_of(region))),
             attribute::IS_LEGACY_CUDA_IPC_CAPABLE => flag(matches!(region.origin, Origin::Allocated { .. })),
-            attribute::RANGE_START_ADDR | attribute::MAPPING_BASE_ADDR => Ok(Value::U64(region.start)),
-            attribute::RANGE_SIZE | attribute::MAPPING_SIZE => Ok(Value::U64(region.bytes)),
+            attribute::RANGE_START_ADDR => Ok(Value::U64(range_of(&state, region).0)),
+            attribute::RANGE_SIZE => Ok(Value::U64(range_of(&state, region).1)),
+            attribute::MAPPING_BASE_ADDR => Ok(Value::U64(region.start)),
+            attribute::MAPPING_SIZE => Ok(Value::U64(region.bytes)),
             attribute::MAPPED => flag(true),
             attribute::ALLOWED_HANDLE_TYPES => {
-                Ok(Value::U64(u64::from(region.view.physical().header().handle_types)))
+                Ok(Value::U64(u64::from(region.view.physical().handle_types())))
             }
             attribute::ACCESS_FLAGS => {
                 Ok(Value::U32(region.access.get(region.gpu()).copied().unwrap_or(abi::ACCESS_NONE)))
@@ -50,10 +52,32 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// A legacy import of a GPU that this process does not see shows the ordinal of the GPU that it was opened on (sharing 7).
+    fn ordinal_of(&self, region: &Region) -> i32 {
+        match (self.devices.ordinal(region.gpu()), region.origin) {
+            (hidden, Origin::Imported { gpu, .. }) if hidden < 0 => self.devices.ordinal(gpu),
+            (ordinal, _) => ordinal,
+        }
+    }
+}
+
+/// The range of a mapping takes in its neighbours (measured for two handles side by side), that of anything else is its own.
+fn range_of(state: &State, region: &Region) -> (u64, u64) {
+    match region.origin {
+        Origin::Mapped { .. } => state.space.run_of_mappings(region),
+        _ => (region.start, region.bytes),
+    }
+}
+
 /// VMM and pool memory belong to no context.
 fn context_of(state: &State, region: &Region) -> Result<usize> {
+    let gpu = match region.origin {
+        Origin::Imported { gpu, .. } => gpu,
+        _ => region.gpu(),
+    };
     match region.kind() {
-        Kind::Legacy => Ok(state.contexts.of_gpu(region.gpu()).unwrap_or(0)),
+        Kind::Legacy => Ok(state.contexts.of_gpu(gpu).unwrap_or(0)),
         Kind::Vmm | Kind::Pool | Kind::PoolMemory => Ok(0),
     }
 }

@@ -81,7 +81,7 @@ impl Driver {
     pub(crate) fn pool_import(&self, fd: BorrowedFd<'_>, handle_type: u32) -> Result<usize> {
         let (own, header) = self.store.identify(fd).ok_or(measured::POOL_IMPORT_FOREIGN)?;
         if header.kind != Kind::Pool || handle_type != abi::HANDLE_TYPE_POSIX_FD {
-            return Err(measured::POOL_IMPORT_FOREIGN);
+            return Err(measured::POOL_IMPORT_OTHER_KIND);
         }
         let identity = Physical::adopt(&self.store, own, header)?;
         let handle = self.next_handle();

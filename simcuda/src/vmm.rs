@@ -28,17 +28,33 @@ struct Handle {
 }
 
 impl Handles {
-    fn get(&self, handle: u64) -> Result<&Arc<Physical>> {
-        self.handles.get(&handle).map(|handle| &handle.memory).ok_or(measured::VMM_UNKNOWN_HANDLE)
-    }
-
     fn add(&mut self, number: u64, memory: Arc<Physical>) -> u64 {
         self.handles.insert(number, Handle { memory, holders: 1 });
         number
     }
 }
 
+/// What the driver does with a handle that is not one: it follows it.
+fn crash() -> ! {
+    // A handler that returns, as Rust's does the first time, does not save the program.
+    for _ in 0..2 {
+        // SAFETY: raising a signal in the calling thread touches no memory.
+        unsafe { libc::raise(libc::SIGSEGV) };
+    }
+    std::process::abort()
+}
+
 impl Driver {
+    /// The memory of a handle; the program ends here if there is none, unless the handle is 0.
+    fn memory_of(&self, number: u64) -> Result<Arc<Physical>> {
+        let known = self.state().handles.handles.get(&number).map(|handle| Arc::clone(&handle.memory));
+        match known {
+            Some(memory) => Ok(memory),
+            None if number == 0 => Err(measured::VMM_UNKNOWN_HANDLE),
+            None => crash(),
+        }
+    }
+
     /// `cuMemCreate`.
     pub(crate) fn vmm_create(&self, bytes: u64, prop: &AllocationProp, flags: u64) -> Result<u64> {
         let gpu = self.vmm_gpu(prop)?;
@@ -92,11 +108,11 @@ impl Driver {
 
     /// `cuMemExportToShareableHandle`: every export is a description of its own.
     pub(crate) fn vmm_export(&self, number: u64, handle_type: u32) -> Result<OwnedFd> {
-        let memory = Arc::clone(self.state().handles.get(number)?);
+        let memory = self.memory_of(number)?;
         if handle_type != abi::HANDLE_TYPE_POSIX_FD {
             return Err(measured::VMM_HANDLE_TYPE);
         }
-        if memory.header().handle_types & handle_type == 0 {
+        if memory.handle_types() & handle_type == 0 {
             return Err(measured::VMM_EXPORT_NOT_EXPORTABLE);
         }
         memory.reopen()
@@ -106,7 +122,7 @@ impl Driver {
     pub(crate) fn vmm_import(&self, fd: BorrowedFd<'_>) -> Result<u64> {
         let (own, header) = self.store.identify(fd).ok_or(measured::VMM_IMPORT_FOREIGN)?;
         if header.kind != Kind::Vmm {
-            return Err(measured::VMM_IMPORT_FOREIGN);
+            return Err(measured::VMM_IMPORT_OTHER_KIND);
         }
         let memory = Physical::adopt(&self.store, own, header)?;
         Ok(self.state().handles.add(self.next_id(), memory))
@@ -114,13 +130,13 @@ impl Driver {
 
     /// `cuMemGetAllocationPropertiesFromHandle`.
     pub(crate) fn vmm_properties(&self, number: u64) -> Result<AllocationProp> {
-        let header = *self.state().handles.get(number)?.header();
+        let memory = self.memory_of(number)?;
         Ok(AllocationProp {
             kind: abi::ALLOCATION_TYPE_PINNED,
-            handle_types: header.handle_types,
+            handle_types: memory.handle_types(),
             location: MemLocation {
                 kind: abi::LOCATION_TYPE_DEVICE,
-                id: self.devices.ordinal(header.device),
+                id: self.devices.ordinal(memory.header().device),
             },
             win32: std::ptr::null_mut(),
             alloc_flags: [0; 8],
@@ -152,8 +168,8 @@ impl Driver {
 
     /// `cuMemMap`.
     pub(crate) fn map(&self, start: u64, bytes: u64, offset: u64, number: u64, flags: u64) -> Result<()> {
+        let memory = self.memory_of(number)?;
         let mut state = self.state();
-        let memory = Arc::clone(state.handles.get(number)?);
         check_extent(memory.header(), bytes, offset)?;
         if flags != 0 || !start.is_multiple_of(BLOCK_BYTES) || !state.space.inside_reservation(start, bytes) {
             return Err(measured::VMM_MAP_UNRESERVED);
@@ -168,10 +184,10 @@ impl Driver {
         Ok(())
     }
 
-    /// `cuMemUnmap`.
+    /// `cuMemUnmap`: whole mappings, as many as there are.
     pub(crate) fn unmap(&self, start: u64, bytes: u64) -> Result<()> {
         let mut state = self.state();
-        for start in state.space.whole_mappings(start, bytes).ok_or(measured::VMM_UNMAP_RANGE)? {
+        for start in state.space.mappings_within(start, bytes).ok_or(measured::VMM_UNMAP_RANGE)? {
             state.space.remove(start);
         }
         Ok(())
@@ -214,6 +230,9 @@ impl Driver {
 
 /// The driver maps memory whole or not at all.
 fn check_extent(header: &Header, bytes: u64, offset: u64) -> Result<()> {
+    if bytes == 0 {
+        return Err(measured::VMM_MAP_ZERO);
+    }
     if offset != 0 {
         return Err(measured::VMM_MAP_OFFSET);
     }

@@ -8,8 +8,10 @@
 mod common;
 
 use std::ffi::{CString, c_void};
+use std::io::{BufRead, BufReader};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 use common::Machine;
 
@@ -28,12 +30,17 @@ impl Cuda {
         Self(handle)
     }
 
-    /// Calls a function whose arguments are all integers or pointers, passed as words.
-    fn call(&self, name: &str, words: &[usize]) -> u32 {
+    fn symbol(&self, name: &str) -> *mut c_void {
         let symbol = CString::new(name).unwrap();
         // SAFETY: the handle is open and the name a C string.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         assert!(!address.is_null(), "{name} is missing");
+        address
+    }
+
+    /// Calls a function whose arguments are all integers or pointers, passed as words.
+    fn call(&self, name: &str, words: &[usize]) -> u32 {
+        let address = self.symbol(name);
         type Any = extern "C" fn(usize, usize, usize, usize, usize) -> u32;
         // SAFETY: every call takes at most five words in the C calling convention and ignores those beyond its own.
         let function: Any = unsafe { std::mem::transmute(address) };
@@ -70,7 +77,8 @@ fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda)) {
     command
         .args(["--exact", test, "--nocapture"])
         .env("SIMCUDA_TEST_ALONE", test)
-        .env("SIMCUDA_DIR", machine.gpu());
+        .env("SIMCUDA_DIR", machine.gpu())
+        .env_remove("CUDA_VISIBLE_DEVICES");
     let output = command.envs(variables.iter().copied()).output().unwrap();
     assert!(
         output.status.success(),
@@ -186,6 +194,100 @@ fn two_gpus_have_their_own_memory_and_reach_each_other() {
             cuda.ok("cuDeviceGetUuid_v2", &[uuid.as_mut_ptr().addr(), device]);
         }
         assert_ne!(uuids[0], uuids[1]);
+    });
+}
+
+#[test]
+fn the_variable_hides_and_orders_gpus() {
+    let variables = [("SIMCUDA_GPUS", "3"), ("CUDA_VISIBLE_DEVICES", "2,0")];
+    alone("the_variable_hides_and_orders_gpus", &variables, |cuda| {
+        cuda.start();
+        assert_eq!(cuda.get("cuDeviceGetCount", &[]) & 0xffff_ffff, 2);
+        let last = |device: usize| {
+            let mut uuid = [0_u8; 16];
+            cuda.ok("cuDeviceGetUuid_v2", &[uuid.as_mut_ptr().addr(), device]);
+            uuid[15]
+        };
+        assert_eq!([last(0), last(1)], [2, 0]);
+        let mut none = 0_usize;
+        assert_eq!(cuda.call("cuDeviceGet", &[(&raw mut none).addr(), 2]), 101);
+    });
+}
+
+#[test]
+fn a_variable_that_names_nothing_leaves_no_gpu() {
+    let variables = [("CUDA_VISIBLE_DEVICES", "")];
+    alone("a_variable_that_names_nothing_leaves_no_gpu", &variables, |cuda| {
+        assert_eq!(cuda.call("cuInit", &[0]), 100);
+    });
+}
+
+#[test]
+fn a_released_handle_takes_the_program_down_as_it_does_on_the_driver() {
+    let test = "a_released_handle_takes_the_program_down_as_it_does_on_the_driver";
+    alone(test, &[], |cuda| {
+        cuda.ok("cuInit", &[0]);
+        let prop: [u32; 8] = [1, 1, 1, 0, 0, 0, 0, 0];
+        let handle = cuda.get("cuMemCreate", &[BLOCK, prop.as_ptr().addr(), 0]);
+        cuda.ok("cuMemRelease", &[handle]);
+        assert_eq!(cuda.call("cuMemRelease", &[handle]), 1);
+        if std::env::var_os("SIMCUDA_TEST_ROLE").is_some() {
+            cuda.get("cuMemExportToShareableHandle", &[handle, 1, 0]);
+            return;
+        }
+        let child = itself(test).stdout(Stdio::null()).status().unwrap();
+        assert_eq!(child.signal(), Some(libc::SIGSEGV), "{child}");
+    });
+}
+
+/// This very test as another process of the same machine, which knows its part by `SIMCUDA_TEST_ROLE`.
+fn itself(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env("SIMCUDA_TEST_ROLE", "other");
+    command
+}
+
+#[test]
+fn waiting_for_the_event_of_a_dead_process_ends() {
+    const DISABLE_TIMING_INTERPROCESS: usize = 6;
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Handle([u8; 64]);
+    let test = "waiting_for_the_event_of_a_dead_process_ends";
+    alone(test, &[], |cuda| {
+        cuda.start();
+        if std::env::var_os("SIMCUDA_TEST_ROLE").is_some() {
+            let word = cuda.get("cuMemAlloc_v2", &[4096]);
+            cuda.ok("cuMemsetD8_v2", &[word, 0, 4096]);
+            let stream = cuda.get("cuStreamCreate", &[1]);
+            cuda.ok("cuStreamWaitValue64_v2", &[stream, word, 1, 0]);
+            let event = cuda.get("cuEventCreate", &[DISABLE_TIMING_INTERPROCESS]);
+            cuda.ok("cuEventRecord", &[event, stream]);
+            let mut handle = Handle([0; 64]);
+            cuda.ok("cuIpcGetEventHandle", &[(&raw mut handle).addr(), event]);
+            println!("\nHANDLE {}", handle.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+            // Until it is killed.
+            std::thread::sleep(common::PATIENCE);
+            return;
+        }
+        let mut recorder = itself(test).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(recorder.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let hex = lines.into_iter().find_map(|line| line.strip_prefix("HANDLE ").map(str::to_owned)).unwrap();
+        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+        let handle = Handle(std::array::from_fn(byte));
+        // SAFETY: the vendor's signature, whose second argument is 64 bytes by value.
+        let open: extern "C" fn(*mut usize, Handle) -> u32 =
+            unsafe { std::mem::transmute(cuda.symbol("cuIpcOpenEventHandle")) };
+        let mut event = 0_usize;
+        assert_eq!(open(&raw mut event, handle), 0);
+        let stream = cuda.get("cuStreamCreate", &[1]);
+        cuda.ok("cuStreamWaitEvent", &[stream, event, 0]);
+        assert_eq!(cuda.call("cuEventQuery", &[event]), 600);
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        assert_eq!(cuda.call("cuEventSynchronize", &[event]), 400);
+        assert_eq!(cuda.call("cuEventQuery", &[event]), 400);
+        assert_eq!(cuda.call("cuStreamSynchronize", &[stream]), 400);
     });
 }
 

@@ -49,7 +49,7 @@ calls! {
     fn cuCtxSetCurrent(context: usize) {
         let driver = driver()?;
         if context != 0 {
-            driver.state().contexts.gpu_of(context)?;
+            driver.state().contexts.check_known(context)?;
         }
         context::set_current(context);
         Ok(())
@@ -61,7 +61,7 @@ calls! {
     }
 
     fn cuCtxPushCurrent_v2(context: usize) {
-        driver()?.state().contexts.gpu_of(context)?;
+        driver()?.state().contexts.check_known(context)?;
         context::push(context);
         Ok(())
     }

@@ -3,13 +3,20 @@
 use std::sync::Arc;
 
 use super::{Out, calls, with_context};
+use crate::driver::driver;
 use crate::error::Result;
 use crate::event::Event;
 use crate::measured;
+use crate::process::is_alive;
 
 fn find(handle: usize) -> Result<Arc<Event>> {
     let (driver, _) = with_context()?;
     driver.state().events.get(&handle).cloned().ok_or(measured::UNKNOWN_HANDLE)
+}
+
+/// Whether a process of this machine lives.
+pub(super) fn lives(client: u32) -> bool {
+    driver().is_ok_and(|driver| is_alive(&driver.store, client))
 }
 
 fn milliseconds(out: Out<f32>, start: usize, end: usize) -> Result<()> {
@@ -35,13 +42,12 @@ calls! {
     }
 
     fn cuEventQuery(event: usize) {
-        find(event)?.query()
+        find(event)?.query(lives)
     }
 
     fn cuEventSynchronize(event: usize) {
         let event = find(event)?;
-        event.wait(event.last_asked());
-        Ok(())
+        event.wait(event.last_asked(), lives)
     }
 
     fn cuEventDestroy_v2(event: usize) {
@@ -62,7 +68,7 @@ fn record(event: usize, stream: usize) -> Result<()> {
     let (driver, gpu) = with_context()?;
     let event = find(event)?;
     driver.streams.get(stream, gpu)?;
-    let number = event.ask();
+    let number = event.ask(driver.process.client);
     driver.streams.submit(
         stream,
         gpu,

@@ -45,7 +45,7 @@ calls! {
 }
 
 fn open(address: Out<u64>, handle: &IpcHandle, flags: u32) -> Result<()> {
-    let (driver, _) = with_context()?;
+    let (driver, gpu) = with_context()?;
     let out = address.check()?;
-    out.set(driver.ipc_open(handle, flags)?)
+    out.set(driver.ipc_open(handle, flags, gpu)?)
 }

@@ -2,6 +2,7 @@
 
 use super::{Out, calls, with_context};
 use crate::copy::{Fill, Place};
+use crate::driver::driver;
 use crate::error::Result;
 use crate::measured;
 
@@ -45,9 +46,9 @@ calls! {
         out.set(driver.allocate(gpu, bytes as u64)?)
     }
 
+    /// Needs no context.
     fn cuMemFree_v2(address: u64) {
-        let (driver, _) = with_context()?;
-        driver.free(address)
+        driver()?.free(address)
     }
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {

@@ -88,10 +88,7 @@ calls! {
         let (driver, gpu) = with_context()?;
         let event = driver.state().events.get(&event).cloned().ok_or(measured::UNKNOWN_HANDLE)?;
         let number = event.last_asked();
-        driver.streams.submit(stream, gpu, Box::new(move || {
-            event.wait(number);
-            Ok(())
-        }))
+        driver.streams.submit(stream, gpu, Box::new(move || event.wait(number, super::event::lives)))
     }
 
     fn cuStreamWriteValue32_v2(stream: usize, address: u64, value: u32, flags: u32) {

@@ -49,7 +49,10 @@ calls! {
         let driver = driver()?;
         let out = handle.check()?;
         if handle_type != HANDLE_TYPE_POSIX_FD {
-            return Err(measured::VMM_HANDLE_TYPE);
+            return Err(measured::VMM_IMPORT_HANDLE_TYPE);
+        }
+        if shareable == 0 {
+            return Err(measured::VMM_IMPORT_ZERO);
         }
         let fd = descriptor(shareable).ok_or(measured::VMM_IMPORT_FOREIGN)?;
         out.set(driver.vmm_import(fd)?)

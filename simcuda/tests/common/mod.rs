@@ -103,7 +103,9 @@ impl Machine {
         let words: Vec<OsString> = wrapper.iter().map(OsString::from).chain([program.into()]).collect();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("SIMCUDA_DIR", self.gpu()).env("LD_LIBRARY_PATH", self.lib());
-        command.env_remove("SIMCUDA_MEMORY_MIB").env_remove("SIMCUDA_GPUS");
+        for variable in ["SIMCUDA_MEMORY_MIB", "SIMCUDA_GPUS", "CUDA_VISIBLE_DEVICES"] {
+            command.env_remove(variable);
+        }
         command
     }
 
