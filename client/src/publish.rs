@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication, Receipt};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication, PublishedAs};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
 
 use crate::buffer::Buffer;
@@ -24,7 +24,7 @@ const ENVELOPE_BYTES: usize = 64;
 pub struct Published {
     shared: Arc<Shared>,
     name: BufferName,
-    receipt: Receipt,
+    receipt: PublishedAs,
     took: PublishTook,
 }
 
@@ -164,7 +164,7 @@ impl Client {
         Ok(())
     }
 
-    fn send_publications(&self, items: Vec<Publication>) -> Result<Vec<Result<Receipt, Fault>>, Fault> {
+    fn send_publications(&self, items: Vec<Publication>) -> Result<Vec<Result<PublishedAs, Fault>>, Fault> {
         let count = items.len();
         if count == 0 {
             return Ok(Vec::new());
@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    fn published(&self, name: BufferName, receipt: Receipt, took: PublishTook) -> Published {
+    fn published(&self, name: BufferName, receipt: PublishedAs, took: PublishTook) -> Published {
         Published { shared: Arc::clone(&self.shared), name, receipt, took }
     }
 }

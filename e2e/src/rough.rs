@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use gpu_handoff_protocol::codec::{self, Frame, Outgoing};
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, Grant, Publication, Receipt, RequestId,
+    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, Grant, Publication, PublishedAs, RequestId,
     SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Version, Wanted, Welcome,
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::{
-    Access, BufferFacts, BufferId, DeviceUuid, Kind, LeaseId, Lifetime, Metadata, PROTOCOL_VERSION, Refusal,
+    Access, BufferFacts, BufferId, Code, DeviceUuid, Kind, LeaseId, Lifetime, Metadata, PROTOCOL_VERSION, Refusal,
 };
 
 use crate::node::PATIENCE;
@@ -191,7 +191,7 @@ impl Client {
     ///
     /// # Errors
     /// When the answer is no outcome of a publish.
-    pub fn publish(&mut self, items: Vec<Publication>) -> anyhow::Result<Vec<Result<Receipt, Refusal>>> {
+    pub fn publish(&mut self, items: Vec<Publication>) -> anyhow::Result<Vec<Result<PublishedAs, Refusal>>> {
         match self.ask(ClientBody::Publish(items))? {
             BrokerBody::Published(outcomes) => Ok(outcomes),
             other => bail!("a publish was answered by {other:?}"),
@@ -202,7 +202,7 @@ impl Client {
     ///
     /// # Errors
     /// When the answer is no outcome of a publish.
-    pub fn publish_one(&mut self, item: Publication) -> anyhow::Result<Result<Receipt, Refusal>> {
+    pub fn publish_one(&mut self, item: Publication) -> anyhow::Result<Result<PublishedAs, Refusal>> {
         self.publish(vec![item])?.pop().context("one outcome")
     }
 
@@ -215,6 +215,15 @@ impl Client {
             BrokerBody::Acquired(mut outcomes) => outcomes.pop().context("one outcome"),
             other => bail!("an acquire was answered by {other:?}"),
         }
+    }
+
+    /// Acquires what does not exist: whether the connection goes on.
+    ///
+    /// # Errors
+    /// When the answer is none to that.
+    pub fn acquire_nothing(&mut self) -> anyhow::Result<bool> {
+        let outcome = self.acquire(Target::Name("no-such-buffer".parse()?), Duration::ZERO)?;
+        Ok(outcome.is_err_and(|refusal| refusal.code() == Code::NotFound))
     }
 
     /// Releases leases.

@@ -61,7 +61,7 @@ impl StopSignals {
 }
 
 async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> anyhow::Result<()> {
-    info!(%config, descriptors, "starting");
+    info!(run_dir = %config.run_dir.display(), members = config.members.len(), policy = ?config.policy, descriptors, "starting");
     let _lock = own_the_node(&config.run_dir)?;
     let (stopping, stopped) = watch::channel(false);
     let (supervisor, inspector) = Supervisor::new(config.program.clone());
@@ -118,7 +118,11 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
     Ok(())
 }
 
-fn start_lanes(config: &Config, shared: &Shared, registry: &mut Registry) -> anyhow::Result<Vec<(MemberId, Lane)>> {
+fn start_lanes(
+    config: &Config,
+    shared: &Shared,
+    registry: &mut Registry,
+) -> anyhow::Result<Vec<(MemberId, Lane)>> {
     let mut lanes = Vec::with_capacity(config.members.len());
     for (number, member) in (0..).zip(&config.members) {
         let id = MemberId(number);
@@ -133,9 +137,11 @@ fn start_lanes(config: &Config, shared: &Shared, registry: &mut Registry) -> any
             group,
             door: Door { user: member.user },
             socket: folder.join("slot.sock"),
+            socket_user: member.user,
             quota: config.policy.quota,
         };
-        let lane = lane::start(spec, shared.clone()).with_context(|| format!("serve slot {}", member.slot))?;
+        let lane =
+            lane::start(spec, shared.clone()).with_context(|| format!("serve slot {}", member.slot))?;
         lanes.push((id, lane));
     }
     Ok(lanes)
@@ -154,7 +160,8 @@ fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<PathBuf> {
 
 /// One daemon owns a node: two would give the same slots to different members.
 fn own_the_node(run_dir: &Path) -> anyhow::Result<std::fs::File> {
-    std::fs::create_dir_all(run_dir).with_context(|| format!("make the run directory {}", run_dir.display()))?;
+    std::fs::create_dir_all(run_dir)
+        .with_context(|| format!("make the run directory {}", run_dir.display()))?;
     let path = run_dir.join("lock");
     let file = std::fs::File::create(&path).with_context(|| format!("open {}", path.display()))?;
     rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
@@ -192,7 +199,10 @@ async fn prove_pid_word(program: PathBuf, shared: Shared) {
             proven
         }
         Ok(Err(e)) => {
-            warn!(error = chain(&e), "self-test of legacy handles not run: equal process numbers will be refused");
+            warn!(
+                error = chain(&e),
+                "self-test of legacy handles not run: equal process numbers will be refused"
+            );
             false
         }
         Err(e) => {

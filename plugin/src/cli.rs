@@ -55,7 +55,11 @@ pub struct BrokerArgs {
     #[arg(long, env = "GPU_HANDOFF_STATIC_MEMBERS")]
     pub static_members: PathBuf,
     /// The kubelet's socket. Where it exists, a kubelet knows the members, and static ones are refused.
-    #[arg(long, env = "GPU_HANDOFF_KUBELET_SOCKET", default_value = "/var/lib/kubelet/device-plugins/kubelet.sock")]
+    #[arg(
+        long,
+        env = "GPU_HANDOFF_KUBELET_SOCKET",
+        default_value = "/var/lib/kubelet/device-plugins/kubelet.sock"
+    )]
     pub kubelet_socket: PathBuf,
     /// Check the configuration, print it, and end.
     #[arg(long)]
@@ -81,7 +85,8 @@ impl Args {
                 app::run(config)
             }
             Mode::GpuWorker => {
-                let requests = std::io::stdin().as_fd().try_clone_to_owned().context("take the request socket")?;
+                let requests =
+                    std::io::stdin().as_fd().try_clone_to_owned().context("take the request socket")?;
                 gpu::worker::run(requests).context("serve the broker")
             }
             Mode::LegacySelfTest { half } => self_test::run_half(half),
@@ -91,7 +96,8 @@ impl Args {
 
 fn init_logs(format: LogFormat) {
     let filter = EnvFilter::try_from_env("GPU_HANDOFF_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => lines.json().init(),

@@ -71,9 +71,14 @@ pub fn identify(connection: BorrowedFd<'_>, door: Door) -> Result<Process, Refus
     }
     if has_ended(peer.pidfd.as_fd()) {
         // What was read of /proc may then be of a successor with the same number.
-        return Err(Refusal::new(Code::PeerUnknown).compared_with("process", "alive", format!("pid {pid} has ended")));
+        return Err(Refusal::new(Code::PeerUnknown).compared_with(
+            "process",
+            "alive",
+            format!("pid {pid} has ended"),
+        ));
     }
-    let pidfd = registered::register(peer.pidfd, Interest::READABLE).map_err(|e| unknown("a pidfd to watch", &e))?;
+    let pidfd =
+        registered::register(peer.pidfd, Interest::READABLE).map_err(|e| unknown("a pidfd to watch", &e))?;
     Ok(Process { pid, started: facts.started, own_pid: facts.own_pid, uid: peer.uid, pidfd })
 }
 
@@ -111,7 +116,8 @@ const EXITING: u64 = 0x4;
 /// Whether the process is exiting, by the flags in `/proc/PID/stat`; an error means that it is gone.
 fn exiting(pid: u32, started: u64) -> io::Result<bool> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let field = |n| stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(n)?.parse::<u64>().ok());
+    let field =
+        |n| stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(n)?.parse::<u64>().ok());
     Ok(field(19) != Some(started) || field(6).is_none_or(|flags| flags & EXITING != 0))
 }
 

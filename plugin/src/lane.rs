@@ -12,9 +12,10 @@
 //! | what waits to be sent to it | [`outbox`] |
 //! | what is published, before the registry sees it | [`vet`] |
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub struct LaneSpec {
     pub door: Door,
     /// Its socket.
     pub socket: PathBuf,
+    /// The user who may connect to it, besides root; `None`: the daemon's own.
+    pub socket_user: Option<u32>,
     /// What it may hold.
     pub quota: Quota,
 }
@@ -90,6 +93,8 @@ pub(crate) struct Context {
     pub(crate) shared: Shared,
     /// The sessions by number: where what the owner says goes.
     sessions: RefCell<HashMap<SessionId, Rc<Peer>>>,
+    /// How many connections to the slot there are.
+    slot_connections: Cell<usize>,
     /// Tasks to be run by the lane, so that they outlive the sidecar that brought them.
     newcomers: mpsc::Sender<Newcomer>,
 }
@@ -124,6 +129,10 @@ pub fn start(spec: LaneSpec, shared: Shared) -> io::Result<Lane> {
         let _inside = runtime.enter();
         AsyncSeqListener::bind(&spec.socket)?
     };
+    std::fs::set_permissions(&spec.socket, std::fs::Permissions::from_mode(0o600))?;
+    if let Some(user) = spec.socket_user {
+        std::os::unix::fs::chown(&spec.socket, Some(user), None)?;
+    }
     let name = format!("lane-{}", spec.member.0);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
@@ -142,7 +151,13 @@ async fn run(
 ) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
-    let context = Rc::new(Context { spec, shared, sessions: RefCell::default(), newcomers });
+    let context = Rc::new(Context {
+        spec,
+        shared,
+        sessions: RefCell::default(),
+        slot_connections: Cell::new(0),
+        newcomers,
+    });
     info!(socket = %context.spec.socket.display(), "serving");
     let mut tasks = JoinSet::new();
     loop {

@@ -10,8 +10,9 @@
 //!   ]
 //! }
 //! ```
-//! Each member gets the socket `slots/<slot>/slot.sock` in the daemon's run directory. Whoever can reach that socket
-//! is taken for the member's sidecar, so its folder is for the member's user alone where `user` is given.
+//! Each member gets the socket `slots/<slot>/slot.sock` in the daemon's run directory. Whoever can connect to that
+//! socket is taken for the member's sidecar: that is root and the member's `user`, or the daemon's own user where none is
+//! given.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -35,7 +36,8 @@ pub struct StaticMember {
     pub pod: PodName,
     /// The group.
     pub group: GroupName,
-    /// The user whose processes speak for it; absent: any that can reach the socket.
+    /// The user whose sidecar and applications speak for it; absent: the daemon's own user's sidecar, and whichever
+    /// applications can connect to that.
     pub user: Option<u32>,
     /// The GPUs it holds; absent: all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
@@ -114,7 +116,9 @@ pub fn read(path: &Path) -> Result<StaticMembers, MembersError> {
     let file = std::fs::File::open(path).map_err(|source| MembersError::Read { path: own(), source })?;
     let mut text = Vec::new();
     let limit = limits::MEMBERS_FILE_BYTES;
-    file.take(limit + 1).read_to_end(&mut text).map_err(|source| MembersError::Read { path: own(), source })?;
+    file.take(limit + 1)
+        .read_to_end(&mut text)
+        .map_err(|source| MembersError::Read { path: own(), source })?;
     if text.len() as u64 > limit {
         return Err(MembersError::TooLong { path: own(), limit });
     }
@@ -149,7 +153,8 @@ mod tests {
         assert_eq!(parsed(&format!(r#"{{"members":[{one}]}}"#)).unwrap().members.len(), 1);
         let twice = parsed(&format!(r#"{{"members":[{one},{one}]}}"#)).unwrap_err();
         assert!(matches!(twice, MembersError::Twice { what: "slot", .. }));
-        let misspelt = parsed(r#"{"members":[{"slot":"a","namespace":"n","pod":"p","gruop":"g"}]}"#).unwrap_err();
+        let misspelt =
+            parsed(r#"{"members":[{"slot":"a","namespace":"n","pod":"p","gruop":"g"}]}"#).unwrap_err();
         assert!(matches!(misspelt, MembersError::Parse { .. }));
         let outside = parsed(r#"{"members":[{"slot":"../a","namespace":"n","pod":"p","group":"g"}]}"#);
         assert!(matches!(outside.unwrap_err(), MembersError::Parse { .. }));

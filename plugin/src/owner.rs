@@ -59,7 +59,11 @@ pub struct Owner {
 impl Owner {
     /// An owner that serves these lanes.
     #[must_use]
-    pub fn new(registry: Registry, inbox: mpsc::Receiver<Input>, lanes: HashMap<MemberId, LaneHandle>) -> Self {
+    pub fn new(
+        registry: Registry,
+        inbox: mpsc::Receiver<Input>,
+        lanes: HashMap<MemberId, LaneHandle>,
+    ) -> Self {
         Self { registry, inbox, lanes, sessions: HashMap::new() }
     }
 

@@ -310,10 +310,18 @@ impl Registry {
         let limit = self.policy.quota.requests;
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
         if s.open.len() as u64 >= limit {
-            return Err(Refusal::new(Code::TooManyRequests).compared_with("requests", format!("at most {limit}"), s.open.len()));
+            return Err(Refusal::new(Code::TooManyRequests).compared_with(
+                "requests",
+                format!("at most {limit}"),
+                s.open.len(),
+            ));
         }
         if !s.open.insert(request) {
-            return Err(Refusal::new(Code::Malformed).compared_with("request number", "one not in use", request));
+            return Err(Refusal::new(Code::Malformed).compared_with(
+                "request number",
+                "one not in use",
+                request,
+            ));
         }
         Ok(())
     }

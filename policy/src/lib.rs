@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn quotas_are_inclusive() {
-        let mut policy = Policy::default();
-        policy.quota = Quota { buffers: 2, bytes: 25, leases: 1, ..Quota::default() };
+        let quota = Quota { buffers: 2, bytes: 25, leases: 1, ..Quota::default() };
+        let policy = Policy { quota, ..Policy::default() };
         let held = |buffers, bytes, leases| Usage { buffers, bytes, leases };
         assert_eq!(policy.may_publish(&held(1, 15, 0), &facts(Kind::Vmm)), Ok(()));
         let code = |usage| policy.may_publish(&usage, &facts(Kind::Vmm)).unwrap_err().code();

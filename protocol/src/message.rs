@@ -112,7 +112,7 @@ pub enum BrokerBody {
     /// The answer to a hello.
     Welcome(Welcome),
     /// Outcomes of a publish, in order of its items.
-    Published(Vec<Result<Receipt, Refusal>>),
+    Published(Vec<Result<PublishedAs, Refusal>>),
     /// Outcomes of an acquire, in order of its items.
     Acquired(Vec<Result<Grant, Refusal>>),
     /// Outcomes of a release, in order of its items.
@@ -142,9 +142,9 @@ pub struct Welcome {
     pub legacy_pid_word_proven: bool,
 }
 
-/// A buffer was published.
+/// What a buffer was published as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receipt {
+pub struct PublishedAs {
     /// Its identity.
     pub id: BufferId,
     /// Its version, see [`BufferInfo::generation`].

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, Receipt, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, PublishedAs, Target, Wanted};
 use gpu_handoff_protocol::{Code, LeaseId, Refusal};
 
 use super::fake::{Door, connected, grant, until, welcome};
@@ -88,7 +88,7 @@ fn an_answer_in_several_packets_is_joined() {
             Refusal::new(Code::QuotaBytes).compared_with(&"w".repeat(380), "x".repeat(380), "y".repeat(380))
         };
         let outcomes =
-            (0..60).map(|n| if n == 5 { Ok(Receipt { id: id(5), generation: 3 }) } else { Err(long()) });
+            (0..60).map(|n| if n == 5 { Ok(PublishedAs { id: id(5), generation: 3 }) } else { Err(long()) });
         fake.say(request, BrokerBody::Published(outcomes.collect()));
         let published = publish.join().unwrap();
         assert_eq!(published.len(), 60);
@@ -112,7 +112,7 @@ fn what_cannot_be_exported_does_not_hold_up_the_rest() {
         let (request, body) = fake.expect();
         let ClientBody::Publish(items) = body else { panic!("{body:?}") };
         assert_eq!((items[0].facts.offset, items[0].facts.size), (4096, 100));
-        fake.say(request, BrokerBody::Published(vec![Ok(Receipt { id: id(1), generation: 1 })]));
+        fake.say(request, BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1 })]));
         let outcomes = publish.join().unwrap();
         assert_eq!(outcomes[0].as_ref().unwrap_err().code(), Some(Code::NotExportable));
         assert_eq!(outcomes[1].as_ref().unwrap().name().as_str(), "good");
@@ -128,7 +128,7 @@ fn a_retire_gives_the_leases_left_or_the_refusal() {
             let publish =
                 scope.spawn(|| client.publish(Buffer::named("w").unwrap().exported(exported())).unwrap());
             let (request, _) = fake.expect();
-            fake.say(request, BrokerBody::Published(vec![Ok(Receipt { id: id(1), generation: 1 })]));
+            fake.say(request, BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1 })]));
             let published = publish.join().unwrap();
             let retire = scope.spawn(|| published.retire(Duration::from_secs(5)));
             let (request, body) = fake.expect();

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Grant, Publication, Receipt, RequestId,
-    Target, Wanted, Welcome,
+    BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Grant, Publication, PublishedAs,
+    RequestId, Target, Wanted, Welcome,
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
 use gpu_handoff_protocol::{
@@ -150,11 +150,11 @@ impl Group {
         })
     }
 
-    fn publish(&self, Publication { facts, carrier }: Publication) -> Receipt {
+    fn publish(&self, Publication { facts, carrier }: Publication) -> PublishedAs {
         let mut buffers = self.buffers.lock().unwrap();
         let id = BufferId { boot: BootTag(1), random: buffers.len() as u128 };
         buffers.push((BufferInfo { id, generation: 1, owner: pod(), verified: false, facts }, carrier));
-        Receipt { id, generation: 1 }
+        PublishedAs { id, generation: 1 }
     }
 
     fn acquire(&self, wanted: &Wanted) -> Result<Grant, Refusal> {

@@ -50,8 +50,10 @@ pub fn run(program: &Path) -> io::Result<bool> {
     let mut out: ChildStdout = take(importer.0.stdout.take())?;
     read_within(&mut out, &mut line)?;
     drop::<Option<ChildStdin>>(exporter.0.stdin.take());
-    let outcomes: Outcomes =
-        line.trim().parse().map_err(|e| io::Error::other(format!("the importing half answered {line:?}: {e}")))?;
+    let outcomes: Outcomes = line
+        .trim()
+        .parse()
+        .map_err(|e| io::Error::other(format!("the importing half answered {line:?}: {e}")))?;
     Ok(outcomes.proof().is_some())
 }
 

@@ -107,10 +107,28 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
     let peer = Rc::new(Peer::new(connection));
     let span = info_span!("session", id = id.0, pid = process.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
+    let _present = Present { id, context: &context, peer: &peer };
     let session = Session { id, context: &context, peer: &peer, process: &process };
     session.run().instrument(span).await;
-    peer.connection.end();
-    context.sessions.borrow_mut().remove(&id);
+}
+
+/// A session that the lane knows. However its task ends, the connection ends and the registry can be told.
+struct Present<'a> {
+    id: SessionId,
+    context: &'a Context,
+    peer: &'a Peer,
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.peer.connection.end();
+        self.context.sessions.borrow_mut().remove(&self.id);
+        if std::thread::panicking() {
+            // The orderly way tells it with the true reason. This one must not wait: a full queue means that the daemon
+            // is beyond help anyway.
+            let _ = self.context.shared.owner.try_send(Input::SessionEnded(self.id, EndReason::OwnerClosed));
+        }
+    }
 }
 
 /// Tells every session that the daemon stops, and ends it.
@@ -171,7 +189,11 @@ impl Session<'_> {
     /// The first packet. The registry knows the session before the process is told so.
     async fn hello(&self, buffer: &mut RecvBuffer) -> Result<(), Refusal> {
         let Some(message) = self.next(buffer).await? else {
-            return Err(Refusal::new(Code::HelloExpected).compared_with("hello", "one", "end of the connection"));
+            return Err(Refusal::new(Code::HelloExpected).compared_with(
+                "hello",
+                "one",
+                "end of the connection",
+            ));
         };
         let ClientBody::Hello { version, program } = message.body else {
             return Err(Refusal::new(Code::HelloExpected).compared_with("first message", "hello", "another"));

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::{Context, Newcomer};
-use crate::identity;
+use crate::{identity, limits};
 
 /// Serves one connection to the slot until it ends or breaks the rules.
 pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
@@ -22,6 +22,7 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
         Ok(socket) => socket,
         Err(e) => return warn!(error = %e, "a sidecar's connection cannot be watched"),
     };
+    let _counted = Counted::one(&context);
     if let Err(refusal) = admit(&context, &socket) {
         warn!(%refusal, "connection to the slot refused");
         say(&socket, 0, SlotBody::Refused(refusal)).await;
@@ -32,9 +33,31 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
     socket.end();
 }
 
-/// Checks who connected to the slot.
+/// A connection to the slot, counted for as long as it is served.
+struct Counted<'a>(&'a Context);
+
+impl<'a> Counted<'a> {
+    fn one(context: &'a Context) -> Self {
+        context.slot_connections.set(context.slot_connections.get() + 1);
+        Self(context)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.slot_connections.set(self.0.slot_connections.get() - 1);
+    }
+}
+
+/// Checks who connected to the slot, and how many have.
 fn admit(context: &Context, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
-    identity::identify_sidecar(socket.as_fd(), context.spec.door)
+    identity::identify_sidecar(socket.as_fd(), context.spec.door)?;
+    let open = context.slot_connections.get();
+    if open > limits::SLOT_CONNECTIONS {
+        let limit = format!("at most {} to a slot", limits::SLOT_CONNECTIONS);
+        return Err(Refusal::new(Code::TooManyConnections).compared_with("connections", limit, open));
+    }
+    Ok(())
 }
 
 async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
@@ -61,7 +84,8 @@ async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), 
 /// Takes in a connection that was handed on: checks what it is, and who is behind it.
 async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
     let socket = SeqPacket::from_stranger(fd)?;
-    let admitted = room_for_one_more(context).and_then(|()| identity::identify(socket.as_fd(), context.spec.door));
+    let admitted =
+        room_for_one_more(context).and_then(|()| identity::identify(socket.as_fd(), context.spec.door));
     let process = match admitted {
         Ok(process) => process,
         Err(refusal) => {
@@ -113,7 +137,11 @@ pub(super) fn check_version(found: Version) -> Result<(), Refusal> {
         return Ok(());
     }
     let wanted = format!("{major}.{} to {major}.{minor}", served.start());
-    Err(Refusal::new(Code::UnsupportedVersion).compared_with("version", wanted, format!("{}.{}", found.0, found.1)))
+    Err(Refusal::new(Code::UnsupportedVersion).compared_with(
+        "version",
+        wanted,
+        format!("{}.{}", found.0, found.1),
+    ))
 }
 
 #[cfg(test)]

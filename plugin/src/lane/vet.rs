@@ -23,7 +23,11 @@ pub(super) async fn publications(
     vetted
 }
 
-async fn publication(publication: Publication, boot: BootTag, inspector: &Inspector) -> Result<Vetted, Refusal> {
+async fn publication(
+    publication: Publication,
+    boot: BootTag,
+    inspector: &Inspector,
+) -> Result<Vetted, Refusal> {
     let verified = match &publication.carrier {
         Carrier::Legacy(_) => false,
         Carrier::Descriptor(fd) => {
@@ -38,7 +42,8 @@ async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) ->
     match inspector.inspect(fd, facts.allocation_size).await? {
         Verdict::GpuMemory { device: Some(found) } if found == facts.device => Ok(()),
         Verdict::GpuMemory { device } => {
-            let found = device.map_or_else(|| "a GPU that the node daemon cannot see".to_owned(), |d| d.to_string());
+            let found =
+                device.map_or_else(|| "a GPU that the node daemon cannot see".to_owned(), |d| d.to_string());
             Err(Refusal::new(Code::DeviceMismatch).compared_with("device", facts.device, found))
         }
         Verdict::NotGpuMemory { answer } => {

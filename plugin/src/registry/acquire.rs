@@ -86,7 +86,13 @@ enum Found {
 }
 
 impl Registry {
-    pub(super) fn acquire(&mut self, session: SessionId, request: RequestId, items: Vec<Wanted>, until: Option<Instant>) {
+    pub(super) fn acquire(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        items: Vec<Wanted>,
+        until: Option<Instant>,
+    ) {
         let missing = items.iter().any(|i| matches!(self.find(session, i), Found::NotYet));
         let Some(until) = until.filter(|_| missing) else {
             self.settle(session, request, &items, Code::NotFound);
@@ -121,7 +127,8 @@ impl Registry {
         match &item.target {
             Target::Id(id) => self.find_by_id(session, group, *id),
             Target::Name(name) => {
-                let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
+                let newest =
+                    self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
                 match newest.and_then(|id| self.buffers.get(id)) {
                     Some(buffer) if buffer.info.generation > item.newer_than => Found::Here(buffer.info.id),
                     _ => Found::NotYet,
@@ -134,7 +141,11 @@ impl Registry {
         if id.boot != self.boot {
             let found = format!("{:016x}", id.boot.0);
             let wanted = format!("{:016x}", self.boot.0);
-            return Found::Refused(Refusal::new(Code::StaleHandle).compared_with("boot of the node", wanted, found));
+            return Found::Refused(Refusal::new(Code::StaleHandle).compared_with(
+                "boot of the node",
+                wanted,
+                found,
+            ));
         }
         // Another tenant's buffer reads exactly like one that does not exist.
         let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
@@ -153,7 +164,9 @@ impl Registry {
     fn not_there(&self, session: SessionId, item: &Wanted, code: Code) -> Refusal {
         let wanted = match &item.target {
             Target::Id(id) => id.to_string(),
-            Target::Name(name) if item.newer_than > 0 => format!("{name} newer than generation {}", item.newer_than),
+            Target::Name(name) if item.newer_than > 0 => {
+                format!("{name} newer than generation {}", item.newer_than)
+            }
             Target::Name(name) => name.to_string(),
         };
         let group = self.group_of(session).map_or_else(String::new, ToString::to_string);
@@ -184,7 +197,8 @@ impl Registry {
     /// Whether the session's pod can and may import the buffer, and whether its handle must be cured first.
     fn may_import(&self, session: SessionId, id: BufferId) -> Result<(MemberId, bool), Refusal> {
         let gone = || Refusal::new(Code::NotFound);
-        let (s, buffer) = (self.sessions.get(&session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
+        let (s, buffer) =
+            (self.sessions.get(&session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
         let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
         self.policy.may_lease(&member.usage)?;
         if let Some(held) = &member.facts.devices
@@ -217,7 +231,8 @@ impl Registry {
     }
 
     fn release_one(&mut self, session: SessionId, lease: LeaseId) -> Result<(), Refusal> {
-        let refused = || Refusal::new(Code::NotLeased).compared_with("lease", "an active one of this process", lease);
+        let refused =
+            || Refusal::new(Code::NotLeased).compared_with("lease", "an active one of this process", lease);
         let s = self.sessions.get_mut(&session).ok_or_else(refused)?;
         if !s.leases.remove(&lease) {
             return Err(refused());

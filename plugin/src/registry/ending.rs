@@ -31,7 +31,11 @@ impl Ending {
 
 /// The refusal for a buffer that takes no new leases.
 pub(super) fn retired(id: BufferId, reason: EndReason) -> Refusal {
-    Refusal::new(Code::Retired).compared_with("buffer", format!("{id} live"), format!("ended: {}", reason.as_str()))
+    Refusal::new(Code::Retired).compared_with(
+        "buffer",
+        format!("{id} live"),
+        format!("ended: {}", reason.as_str()),
+    )
 }
 
 /// The last buffers that ended.
@@ -87,7 +91,11 @@ impl Registry {
         }
         if buffer.owner != session {
             let owner = format!("a process of pod {}", buffer.info.owner);
-            return Err(Refusal::new(Code::NotOwner).compared_with("owner", owner, "another process or connection"));
+            return Err(Refusal::new(Code::NotOwner).compared_with(
+                "owner",
+                owner,
+                "another process or connection",
+            ));
         }
         match buffer.ending {
             Some(ending) => Err(ending.refusal(id)),
@@ -96,7 +104,13 @@ impl Registry {
     }
 
     /// Lets a live buffer take no new leases. Ending one that is ending already only takes its deadline away.
-    pub(super) fn end_buffer(&mut self, id: BufferId, reason: EndReason, until: Option<Instant>, now: Instant) {
+    pub(super) fn end_buffer(
+        &mut self,
+        id: BufferId,
+        reason: EndReason,
+        until: Option<Instant>,
+        now: Instant,
+    ) {
         let Some(buffer) = self.buffers.get_mut(&id) else { return };
         let until = until.filter(|at| *at > now);
         let leases = count(buffer.leases.len());

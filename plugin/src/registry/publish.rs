@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, Receipt, RequestId};
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
 use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Refusal};
 
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId, Vetted};
@@ -21,7 +21,7 @@ impl Registry {
         self.settle_waits_for_new_buffers();
     }
 
-    fn publish_one(&mut self, session: SessionId, vetted: Vetted) -> Result<Receipt, Refusal> {
+    fn publish_one(&mut self, session: SessionId, vetted: Vetted) -> Result<PublishedAs, Refusal> {
         let Some(member) = self.sessions.get(&session).map(|s| s.facts.member) else {
             return Err(Refusal::new(Code::ShuttingDown));
         };
@@ -36,7 +36,7 @@ impl Registry {
         let Vetted { id, publication, verified } = vetted;
         let info = BufferInfo { id, generation, owner: facts.pod, verified, facts: publication.facts };
         self.insert(session, member, facts.group, info, publication.carrier);
-        Ok(Receipt { id, generation })
+        Ok(PublishedAs { id, generation })
     }
 
     fn may_publish(&self, member: MemberId, vetted: &Vetted) -> Result<(), Refusal> {
@@ -54,7 +54,11 @@ impl Registry {
         let more = u64::from(matches!(vetted.publication.carrier, Carrier::Descriptor(_)));
         if self.descriptors + more > self.capacity.descriptors {
             let limit = format!("at most {}", self.capacity.descriptors);
-            return Err(Refusal::new(Code::QuotaDescriptors).compared_with("descriptors", limit, self.descriptors + more));
+            return Err(Refusal::new(Code::QuotaDescriptors).compared_with(
+                "descriptors",
+                limit,
+                self.descriptors + more,
+            ));
         }
         Ok(())
     }
@@ -65,7 +69,11 @@ impl Registry {
         match newest.and_then(|id| self.buffers.get(id)) {
             Some(other) if other.member != member => {
                 let wanted = format!("{name} free, or held by the publishing pod");
-                Err(Refusal::new(Code::NameTaken).compared_with("name", wanted, format!("held by pod {}", other.info.owner)))
+                Err(Refusal::new(Code::NameTaken).compared_with(
+                    "name",
+                    wanted,
+                    format!("held by pod {}", other.info.owner),
+                ))
             }
             _ => Ok(()),
         }

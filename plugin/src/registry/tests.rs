@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use gpu_handoff_policy::{LegacyRule, Policy, Quota};
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, Receipt, RequestId, Target, Wanted,
+    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, PublishedAs, RequestId, Target,
+    Wanted,
 };
 use gpu_handoff_protocol::{
-    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime, Metadata,
-    PodRef, Refusal,
+    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime,
+    Metadata, PodRef, Refusal,
 };
 
 use super::{Ask, Capacity, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted};
@@ -85,7 +86,7 @@ impl World {
         Vetted { id, publication: Publication { facts: facts(name, kind), carrier }, verified }
     }
 
-    fn publish(&mut self, session: SessionId, name: &str, carrier: Carrier) -> Result<Receipt, Refusal> {
+    fn publish(&mut self, session: SessionId, name: &str, carrier: Carrier) -> Result<PublishedAs, Refusal> {
         let vetted = self.vetted(name, carrier);
         let (request, sent) = self.ask(session, Ask::Publish(vec![Ok(vetted)]));
         match answer(&sent, session, request) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use gpu_handoff_protocol::codec::{Outgoing, encode_broker, encode_client, encode_sidecar, encode_slot};
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, EndReason, Event, Grant, Publication,
-    Receipt, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Wanted, Welcome,
+    PublishedAs, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Wanted, Welcome,
 };
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime,
@@ -127,7 +127,7 @@ fn broker() -> Outcome<Vec<(&'static str, BrokerBody)>> {
         legacy_pid_word_proven: true,
     };
     let reason = EndReason::OwnerDied;
-    let receipt = Receipt { id: id(), generation: 3 };
+    let receipt = PublishedAs { id: id(), generation: 3 };
     Ok(vec![
         ("welcome", BrokerBody::Welcome(welcome)),
         ("published", BrokerBody::Published(vec![Ok(receipt), Err(refusal())])),

@@ -11,7 +11,9 @@ use super::{check_count, expect_descriptors, grant_descriptor, malformed};
 use crate::buffer::Kind;
 use crate::ids::{BootTag, LeaseId};
 use crate::limits;
-use crate::message::{BrokerBody, Carrier, ClientBody, Grant, Publication, Receipt, Target, Wanted, Welcome};
+use crate::message::{
+    BrokerBody, Carrier, ClientBody, Grant, Publication, PublishedAs, Target, Wanted, Welcome,
+};
 use crate::refusal::{Code, Refusal};
 use crate::wire;
 use crate::wire::{broker_packet, client_packet};
@@ -167,10 +169,10 @@ pub(super) fn read_broker_body(
     Ok((body, more))
 }
 
-fn read_published(item: wire::PublishedItem) -> Result<Result<Receipt, Refusal>, Refusal> {
+fn read_published(item: wire::PublishedItem) -> Result<Result<PublishedAs, Refusal>, Refusal> {
     use wire::published_item::Outcome;
     Ok(match item.outcome.ok_or_else(|| malformed("an outcome"))? {
-        Outcome::Buffer(b) => Ok(Receipt { id: buffer_id(&b.id)?, generation: b.generation }),
+        Outcome::Buffer(b) => Ok(PublishedAs { id: buffer_id(&b.id)?, generation: b.generation }),
         Outcome::Refused(r) => Err(refusal(r)),
     })
 }
@@ -241,7 +243,7 @@ pub(super) fn write_broker_bodies(body: &BrokerBody) -> Vec<(broker_packet::Body
     vec![(single, Vec::new())]
 }
 
-fn write_published(item: &Result<Receipt, Refusal>) -> wire::PublishedItem {
+fn write_published(item: &Result<PublishedAs, Refusal>) -> wire::PublishedItem {
     use wire::published_item::Outcome;
     let outcome = match item {
         Ok(r) => {

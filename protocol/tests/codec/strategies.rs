@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, EndReason, Event, Grant, Publication,
-    Receipt, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Wanted, Welcome,
+    PublishedAs, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Wanted, Welcome,
 };
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, Kind,
@@ -178,7 +178,7 @@ pub(crate) fn broker(items: usize) -> impl Strategy<Value = BrokerMessage> {
             legacy_pid_word_proven,
         },
     );
-    let receipt = (id(), any::<u64>()).prop_map(|(id, generation)| Receipt { id, generation });
+    let receipt = (id(), any::<u64>()).prop_map(|(id, generation)| PublishedAs { id, generation });
     let body = prop_oneof![
         welcome.prop_map(BrokerBody::Welcome),
         vec(outcome(receipt), 0..=items).prop_map(BrokerBody::Published),

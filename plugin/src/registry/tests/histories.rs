@@ -116,18 +116,23 @@ fn play(w: &mut World, seen: &mut Seen, step: &Step) {
             request(w, seen, session, Ask::Acquire { items, until });
         }
         Step::AcquireId { who, which, wait } => {
-            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else { return };
+            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else {
+                return;
+            };
             let until = until(w, wait);
             request(w, seen, session, Ask::Acquire { items: vec![by_id(id)], until });
         }
         Step::Release { who, which } => {
-            let (Some(session), Some((_, lease))) = (pick(&seen.sessions, who), pick(&seen.leases, which)) else {
+            let (Some(session), Some((_, lease))) = (pick(&seen.sessions, who), pick(&seen.leases, which))
+            else {
                 return;
             };
             request(w, seen, session, Ask::Release(vec![lease]));
         }
         Step::Retire { who, which, wait } => {
-            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else { return };
+            let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else {
+                return;
+            };
             let until = until(w, wait);
             request(w, seen, session, Ask::Retire { id, until });
         }
@@ -181,8 +186,12 @@ fn check(w: &World) {
     let mut held: HashMap<MemberId, (u64, u64)> = HashMap::new();
     for (id, buffer) in &r.buffers {
         assert_eq!(buffer.carrier.is_none(), buffer.ending.is_some(), "an ending buffer has no carrier");
-        assert!(buffer.ending.is_none() || !buffer.leases.is_empty(), "an ended buffer without leases is gone");
-        let named = r.groups[&buffer.group].names.get(&buffer.info.facts.name).is_some_and(|ids| ids.contains(id));
+        assert!(
+            buffer.ending.is_none() || !buffer.leases.is_empty(),
+            "an ended buffer without leases is gone"
+        );
+        let named =
+            r.groups[&buffer.group].names.get(&buffer.info.facts.name).is_some_and(|ids| ids.contains(id));
         assert_eq!(named, buffer.ending.is_none(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
         assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));
@@ -196,7 +205,10 @@ fn check(w: &World) {
     }
     for (id, member) in &r.members {
         let (buffers, leases) = held.get(id).copied().unwrap_or_default();
-        assert_eq!((member.usage.buffers, member.usage.leases, member.usage.bytes), (buffers, leases, buffers * 100));
+        assert_eq!(
+            (member.usage.buffers, member.usage.leases, member.usage.bytes),
+            (buffers, leases, buffers * 100)
+        );
     }
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
     assert_eq!(r.descriptors, live as u64);

@@ -27,11 +27,16 @@ fn another_group_sees_exactly_what_does_not_exist() {
     let never = BufferId { boot: BOOT, random: 12_345_678 };
     let real = w.acquire(stranger, by_id(receipt.id)).unwrap_err();
     let unreal = w.acquire(stranger, by_id(never)).unwrap_err();
-    assert_eq!(real.to_string().replace(&receipt.id.to_string(), "ID"), unreal.to_string().replace(&never.to_string(), "ID"));
+    assert_eq!(
+        real.to_string().replace(&receipt.id.to_string(), "ID"),
+        unreal.to_string().replace(&never.to_string(), "ID")
+    );
     assert_eq!(real.code(), Code::NotFound);
     assert_eq!(code(w.acquire(stranger, named("weights", 0))), Code::NotFound);
     let (request, sent) = w.ask(stranger, Ask::Retire { id: receipt.id, until: None });
-    assert!(matches!(answer(&sent, stranger, request), BrokerBody::Retired(Err(r)) if r.code() == Code::NotFound));
+    assert!(
+        matches!(answer(&sent, stranger, request), BrokerBody::Retired(Err(r)) if r.code() == Code::NotFound)
+    );
     // Waiting for it does not tell either.
     let until = Some(w.now + Duration::from_secs(1));
     let (request, sent) = w.ask(stranger, Ask::Acquire { items: vec![by_id(receipt.id)], until });
@@ -86,7 +91,10 @@ fn a_dead_consumers_leases_end_with_it() {
     w.acquire(consumer, named("w", 0)).unwrap();
     w.ask(producer, Ask::Retire { id: receipt.id, until: None });
     let sent = w.tell(Input::SessionEnded(consumer, EndReason::OwnerDied));
-    assert!(is_gone(&events(&sent, producer)[0], EndReason::Retired), "the owner learns that its memory is free");
+    assert!(
+        is_gone(&events(&sent, producer)[0], EndReason::Retired),
+        "the owner learns that its memory is free"
+    );
 }
 
 #[test]
@@ -97,11 +105,17 @@ fn a_retire_gives_its_holders_time_then_names_them() {
     w.acquire(consumer, named("w", 0)).unwrap();
     let until = Some(w.now + Duration::from_secs(5));
     let (_, sent) = w.ask(producer, Ask::Retire { id: receipt.id, until });
-    assert_eq!(events(&sent, consumer), [Event::Retiring { id: receipt.id, deadline: Duration::from_secs(5) }]);
+    assert_eq!(
+        events(&sent, consumer),
+        [Event::Retiring { id: receipt.id, deadline: Duration::from_secs(5) }]
+    );
     assert_eq!(w.registry.next_deadline(), until);
     assert!(events(&w.pass(Duration::from_secs(4)), consumer).is_empty());
     let sent = w.pass(Duration::from_secs(1));
-    assert_eq!(events(&sent, consumer), [Event::Orphaned { id: receipt.id, reason: EndReason::Retired, leases: 1 }]);
+    assert_eq!(
+        events(&sent, consumer),
+        [Event::Orphaned { id: receipt.id, reason: EndReason::Retired, leases: 1 }]
+    );
     assert_eq!(w.registry.next_deadline(), None);
 }
 
