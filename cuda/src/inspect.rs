@@ -9,8 +9,10 @@ use gpu_handoff_protocol::DeviceUuid;
 
 /// Granularity that is assumed for memory of a GPU that this process does not see, in bytes.
 const ASSUMED_GRANULARITY: u64 = 2 << 20;
-/// No allocation is looked for above this size, in bytes: more than any device has.
+/// No larger claim is tried, in bytes: more than any device has.
 const LARGEST: u64 = 1 << 44;
+/// The largest power of two that is tried where the claim was wrong, in bytes.
+const LARGEST_GUESS: u64 = 1 << 38;
 
 /// What a descriptor was found to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +37,11 @@ pub enum InspectError {
     SizeMismatch {
         /// What was claimed, in bytes.
         claimed: u64,
-        /// What it is, in bytes, where the driver lets that be found.
+        /// What it is, in bytes, where that could be found.
+        ///
+        /// The driver maps an allocation as a whole or not at all, with one answer for too much and too little, so no
+        /// search leads to its size. The claim rounded up to the granularity and the powers of two are tried; for the
+        /// rest this is `None`.
         actual: Option<u64>,
     },
     /// The driver failed for a reason that says nothing about the descriptor.
@@ -69,10 +75,11 @@ pub fn inspect(driver: Driver, fd: BorrowedFd<'_>, claimed_bytes: u64) -> Result
     if probe.is_exactly(claimed_bytes)? {
         return Ok(Inspection { device: device.map(|device| device.uuid()), bytes: claimed_bytes });
     }
-    Err(InspectError::SizeMismatch { claimed: claimed_bytes, actual: probe.size()? })
+    Err(InspectError::SizeMismatch { claimed: claimed_bytes, actual: probe.guessed_size(claimed_bytes)? })
 }
 
-/// Codes that are about the driver's or the device's own state and not about the descriptor.
+/// Codes that are about the driver's or the device's own state and not about the descriptor. The driver calls a descriptor
+/// of anything else UNKNOWN (999), and one of a memory pool NOT_SUPPORTED.
 fn import_error(error: CudaError) -> InspectError {
     match error.status {
         Status::INVALID_DEVICE => InspectError::GpuNotReachable(error),
@@ -126,67 +133,44 @@ impl Probe<'_> {
         Ok(self.maps(bytes)? && !self.maps(bytes + self.granularity)?)
     }
 
-    /// The largest size that can be mapped, found by doubling and halving: at most 2 × 23 trials.
-    fn size(&self) -> Result<Option<u64>, InspectError> {
-        largest(LARGEST / self.granularity, |granules| self.maps(granules * self.granularity))
-            .map(|granules| granules.map(|granules| granules * self.granularity))
+    /// The true size, if it is among the likely ones: at most 19 trials.
+    fn guessed_size(&self, claimed: u64) -> Result<Option<u64>, InspectError> {
+        for bytes in guesses(claimed, self.granularity) {
+            if self.is_exactly(bytes)? {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
     }
 }
 
-/// The largest number in `1..=limit` for which `holds`, given that it holds for all numbers up to some one and for none
-/// above; `None` if it does not hold for 1, or for `limit` still.
-fn largest<E>(limit: u64, mut holds: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
-    if !holds(1)? {
-        return Ok(None);
-    }
-    let (mut good, mut bad) = (1, 2);
-    while holds(bad)? {
-        good = bad;
-        bad *= 2;
-        if bad > limit {
-            return Ok(None);
-        }
-    }
-    while bad - good > 1 {
-        let middle = good + (bad - good) / 2;
-        *(if holds(middle)? { &mut good } else { &mut bad }) = middle;
-    }
-    Ok(Some(good))
+/// Sizes to try after a wrong claim: what its exporter may have meant, then the powers of two.
+fn guesses(claimed: u64, granularity: u64) -> impl Iterator<Item = u64> {
+    let rounded = claimed.checked_next_multiple_of(granularity).filter(|&rounded| rounded != claimed);
+    let doubled = std::iter::successors(Some(granularity), |bytes| bytes.checked_mul(2));
+    rounded.into_iter().chain(doubled.take_while(|&bytes| bytes <= LARGEST_GUESS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn search(limit: u64, truth: u64) -> (Option<u64>, u32) {
-        let mut trials = 0;
-        let found = largest::<()>(limit, |n| {
-            trials += 1;
-            Ok(n <= truth)
-        });
-        (found.unwrap(), trials)
-    }
-
     #[test]
-    fn the_search_finds_every_size_in_few_trials() {
-        for truth in (1..300).chain([4095, 4096, 4097, 72_001]) {
-            let (found, trials) = search(LARGEST / ASSUMED_GRANULARITY, truth);
-            assert_eq!(found, Some(truth));
-            assert!(trials <= 46, "{trials} trials for {truth}");
-        }
-    }
-
-    #[test]
-    fn the_search_ends_where_no_size_or_every_size_maps() {
-        assert_eq!(search(1 << 20, 0).0, None);
-        assert_eq!(search(1 << 20, u64::MAX).0, None);
+    fn the_likely_sizes_are_few_and_begin_with_the_rounded_claim() {
+        const MIB: u64 = 1 << 20;
+        let of = |claimed| guesses(claimed, 2 * MIB).collect::<Vec<_>>();
+        assert_eq!(of(3 * MIB)[..3], [4 * MIB, 2 * MIB, 4 * MIB]);
+        assert_eq!(of(6 * MIB)[..2], [2 * MIB, 4 * MIB]);
+        assert_eq!((of(u64::MAX).len(), of(0).last()), (18, Some(&LARGEST_GUESS)));
     }
 
     #[test]
     fn a_state_of_the_driver_is_not_blamed_on_the_descriptor() {
         let error = |status| import_error(CudaError { call: "cuMemImportFromShareableHandle", status });
         assert!(matches!(error(Status::OUT_OF_MEMORY), InspectError::Cuda(_)));
-        assert!(matches!(error(Status::INVALID_VALUE), InspectError::NotGpuMemory(_)));
+        for foreign in [Status::UNKNOWN, Status::NOT_SUPPORTED, Status::INVALID_VALUE] {
+            assert!(matches!(error(foreign), InspectError::NotGpuMemory(_)), "{foreign}");
+        }
         assert!(matches!(error(Status::INVALID_DEVICE), InspectError::GpuNotReachable(_)));
     }
 

@@ -55,6 +55,10 @@ pub enum PointerAttribute {
     RangeSize,
     /// `CU_POINTER_ATTRIBUTE_MAPPED`.
     Mapped,
+    /// `CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR`.
+    MappingBase,
+    /// `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`, in bytes.
+    MappingSize,
     /// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`.
     AllowedHandleTypes,
     /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`.
@@ -171,6 +175,8 @@ impl Raw {
             PointerAttribute::RangeStart => Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
             PointerAttribute::RangeSize => Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
             PointerAttribute::Mapped => Attribute::CU_POINTER_ATTRIBUTE_MAPPED,
+            PointerAttribute::MappingBase => Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+            PointerAttribute::MappingSize => Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
             PointerAttribute::AllowedHandleTypes => Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
             PointerAttribute::MempoolHandle => Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
             PointerAttribute::BufferId => Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,

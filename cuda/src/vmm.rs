@@ -16,7 +16,7 @@ pub use map::VmmMapping;
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
 use cudarc::driver::sys::{
@@ -67,6 +67,15 @@ impl Handle {
     }
 
     pub(crate) fn import(driver: Driver, fd: BorrowedFd<'_>) -> Result<Handle, CudaError> {
+        // The driver takes descriptor number 0 for a null pointer.
+        let duplicate = if fd.as_raw_fd() == 0 {
+            let error =
+                |_| CudaError { call: "cuMemImportFromShareableHandle", status: Status::OPERATING_SYSTEM };
+            Some(rustix::io::fcntl_dupfd_cloexec(fd, 1).map_err(error)?)
+        } else {
+            None
+        };
+        let fd = duplicate.as_ref().map_or(fd, AsFd::as_fd);
         let mut raw = 0;
         let number: *mut c_void = ptr::without_provenance_mut(fd.as_raw_fd().cast_unsigned() as usize);
         // SAFETY: for this handle type the second argument is the descriptor's number in a pointer's place; the
@@ -147,12 +156,12 @@ impl VmmAllocation {
 
     /// Takes a reference to the vmm memory that is mapped at `ptr`; anything else is refused by the driver.
     ///
-    /// The size is that of the mapping which `ptr` is in.
+    /// The size is that of the one mapping which `ptr` is in, whatever is mapped beside it.
     pub fn of_pointer(driver: Driver, ptr: u64) -> Result<VmmAllocation, CudaError> {
         let handle = Handle::of_pointer(driver, ptr)?;
         let call = "cuMemRetainAllocationHandle";
         let device = handle.device()?.ok_or(CudaError { call, status: Status::INVALID_DEVICE })?;
-        let (_, bytes) = crate::classify::range_of(driver, ptr)?;
+        let (_, bytes) = crate::classify::extent_of(&handle, device, ptr)?;
         let bytes = usize::try_from(bytes).map_err(|_| CudaError::invalid(call))?;
         Ok(VmmAllocation { handle, device, bytes })
     }

@@ -10,9 +10,11 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use common::{role, said, say, simulator};
+use gpu_handoff_cuda::raw::{PointerAttribute, Raw};
 use gpu_handoff_cuda::{
     Access, Device, Driver, InspectError, LegacyAllocation, LegacyHandle, LegacyMapping, Memory,
-    NotExportable, Sentinel, VmmAllocation, VmmImport, classify, inspect, ops, status, vmm::ExportError,
+    NotExportable, Sentinel, Status, VmmAllocation, VmmImport, classify, inspect, ops, status,
+    vmm::ExportError,
 };
 
 const MIB: u64 = 1 << 20;
@@ -88,6 +90,13 @@ fn role_vmm_importer() {
     let same = if of == std::env::var("UUID").ok() { "same" } else { "other" };
     say(format_args!("importer: device {same}, {} bytes, first {low:x}, last {high:x}", mapping.bytes()));
     ops::write(driver, mapping.ptr() + 4, &5_u32.to_le_bytes()).unwrap();
+    assert!(matches!(mapping.export(), Err(ExportError::NotExportable(_))), "only its maker exports memory");
+    let found = classify(driver, mapping.ptr()).unwrap();
+    assert!(
+        matches!(found, Memory::NotExportable { why: NotExportable::VmmWithoutDescriptor, .. }),
+        "{found:?}"
+    );
+    assert!(NotExportable::VmmWithoutDescriptor.remedy().contains("let its owner publish it"));
 }
 
 #[test]
@@ -148,13 +157,13 @@ fn role_classify() {
         let _context = device.retain_primary_context().unwrap();
         let legacy = LegacyAllocation::create(driver, 4 * MIB).unwrap();
         let (base, bytes) = (legacy.ptr(), 4 * MIB);
-        assert_eq!(classify(driver, base + 8), Ok(Memory::Legacy { base, bytes, offset: 8 }));
+        assert_eq!(classify(driver, base + 8), Ok(Memory::Legacy { device, base, bytes, offset: 8 }));
         assert!(VmmAllocation::of_pointer(driver, base).is_err());
 
         let mapping =
             VmmAllocation::create(driver, device, 2 * MIB).unwrap().map(Access::ReadWrite, device).unwrap();
         let (base, bytes) = (mapping.ptr(), 2 * MIB);
-        assert_eq!(classify(driver, base + 64), Ok(Memory::Vmm { base, bytes, offset: 64 }));
+        assert_eq!(classify(driver, base + 64), Ok(Memory::Vmm { device, base, bytes, offset: 64 }));
         let again = VmmAllocation::of_pointer(driver, base + 64).unwrap();
         assert_eq!((again.bytes(), again.device()), (bytes, device));
         assert!(again.export().is_ok());
@@ -169,6 +178,8 @@ fn role_classify() {
         assert_eq!(found, Memory::NotExportable { range, why: NotExportable::VmmWithoutDescriptor });
         assert!(matches!(private.export(), Err(ExportError::NotExportable(_))));
 
+        one_of_several_handles(driver, device);
+
         let here = (&raw const range).addr() as u64;
         let unknown = Memory::NotExportable { range: None, why: NotExportable::UnknownPointer };
         assert_eq!(classify(driver, here), Ok(unknown));
@@ -176,6 +187,31 @@ fn role_classify() {
         assert!(ops::read(driver, base + bytes - 2, &mut [0; 4]).is_err(), "past the end");
     }
     say(format_args!("drop errors {}", status::drop_errors()));
+}
+
+/// Handles of different sizes side by side: the driver's range is all of them, a descriptor is for one.
+fn one_of_several_handles(driver: Driver, device: Device) {
+    let raw = Raw::load().unwrap();
+    let sizes = [2 * MIB, 6 * MIB, 2 * MIB, 4 * MIB];
+    let total = sizes.iter().sum::<u64>();
+    let start = raw.reserve(usize::try_from(total).unwrap()).unwrap();
+    let mut base = start;
+    for bytes in sizes {
+        let handle = raw.create(device.ordinal(), usize::try_from(bytes).unwrap(), true).unwrap();
+        assert_eq!(raw.map(base, usize::try_from(bytes).unwrap(), 0, handle), Status::SUCCESS);
+        base += bytes;
+    }
+    assert_eq!(raw.pointer_attribute(PointerAttribute::RangeSize, start + 3 * MIB), Ok(total));
+    let mut base = start;
+    for bytes in sizes {
+        for offset in [0, MIB, bytes - 1] {
+            let found = classify(driver, base + offset);
+            assert_eq!(found, Ok(Memory::Vmm { device, base, bytes, offset }));
+            let one = VmmAllocation::of_pointer(driver, base + offset).unwrap();
+            assert!(inspect(driver, one.export().unwrap().as_fd(), one.bytes()).is_ok());
+        }
+        base += bytes;
+    }
 }
 
 #[test]
@@ -199,6 +235,7 @@ fn role_inspect() {
             // A driver that maps nothing but the whole of an allocation gives its size away to no search.
             assert_eq!(claimed, wrong);
             assert!(actual.is_none_or(|actual| actual == bytes), "{actual:?} of {bytes}");
+            assert!(actual.is_some() || !bytes.is_power_of_two(), "{bytes} is a likely size");
         }
     }
     assert_eq!(driver.current_context(), Ok(None), "none of it needed a context");

@@ -79,7 +79,11 @@ impl Node {
     /// Puts the simulated driver where roles find it; false, with a word about it, if it is not built.
     pub(crate) fn has_simulator(&self) -> bool {
         let folder = std::env::current_exe().unwrap();
-        let built = folder.parent().and_then(Path::parent).unwrap().join("libgpu_handoff_simcuda.so");
+        // Beside this test, and above it if the library was asked for by name.
+        let mut built = folder.parent().unwrap().join("libgpu_handoff_simcuda.so");
+        if !built.exists() {
+            built = folder.parent().and_then(Path::parent).unwrap().join("libgpu_handoff_simcuda.so");
+        }
         if !built.exists() {
             let how =
                 format!("{} is missing: run `cargo build -p gpu-handoff-simcuda` first", built.display());

@@ -27,8 +27,9 @@ impl AsFd for ExportedFd {
 /// Why no descriptor was made.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The memory was made without the POSIX descriptor type, and that cannot be changed afterwards.
-    #[error("export vmm memory: it was made without the POSIX descriptor type")]
+    /// The memory was made without the POSIX descriptor type, which cannot be changed afterwards, or is another process's:
+    /// an import cannot be exported again.
+    #[error("export vmm memory: it was made without the POSIX descriptor type, or imported")]
     NotExportable(#[source] CudaError),
     /// The driver refused for another reason.
     #[error("export vmm memory as a descriptor")]

@@ -111,8 +111,8 @@ impl VmmMapping {
         }
     }
 
-    /// Makes a descriptor for the memory, as [`VmmAllocation::export`](super::VmmAllocation::export) does. For memory
-    /// of another GPU that this process does not see there is no UUID to put into it, and it is refused.
+    /// Makes a descriptor for the memory, as [`VmmAllocation::export`](super::VmmAllocation::export) does. The driver
+    /// refuses a mapping of an import: only the process that made the memory exports it.
     pub fn export(&self) -> Result<ExportedFd, ExportError> {
         let error = CudaError { call: "cuMemExportToShareableHandle", status: Status::INVALID_DEVICE };
         let device =

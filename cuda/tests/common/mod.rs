@@ -35,19 +35,23 @@ pub(crate) fn say(line: impl std::fmt::Display) {
 ///
 /// Under `GPU_HANDOFF_TESTS=all`, where nothing may be left out.
 pub(crate) fn simulator() -> Option<tempfile::TempDir> {
-    let built = profile_folder().join("libgpu_handoff_simcuda.so");
-    if !built.exists() {
-        let how = format!("{} is missing: run `cargo build -p gpu-handoff-simcuda` first", built.display());
+    let name = "libgpu_handoff_simcuda.so";
+    let Some(built) = build_folders().into_iter().map(|folder| folder.join(name)).find(|path| path.exists())
+    else {
+        let how = format!(
+            "{name} is in none of {:?}: run `cargo build -p gpu-handoff-simcuda` first",
+            build_folders()
+        );
         assert!(std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"), "{how}");
         eprintln!("SKIPPED: {how}");
         return None;
-    }
+    };
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(built, folder.path().join("libcuda.so.1")).unwrap();
     Some(folder)
 }
 
-/// Where cargo puts what it builds: the parent of the folder that test binaries are in.
-fn profile_folder() -> PathBuf {
-    std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().to_owned()
+/// Where cargo puts a library that it builds: beside the test binaries, and above them if it was asked for by name.
+fn build_folders() -> Vec<PathBuf> {
+    std::env::current_exe().unwrap().ancestors().skip(1).take(2).map(Path::to_owned).collect()
 }
