@@ -245,7 +245,13 @@ pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<
 
 /// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
 pub(crate) fn try_recv(socket: BorrowedFd<'_>, buffer: &mut RecvBuffer) -> io::Result<Received> {
-    let packet = match receive(socket, &mut buffer.bytes, &mut buffer.control) {
+    let mut packet = receive(socket, &mut buffer.bytes, &mut buffer.control);
+    if packet.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset) {
+        // The peer closed with packets of ours unread. The kernel says so once, ahead of what the peer had said before:
+        // its refusal, mostly.
+        packet = receive(socket, &mut buffer.bytes, &mut buffer.control);
+    }
+    let packet = match packet {
         Ok(packet) => packet,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
         Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Received::Closed),
@@ -388,6 +394,19 @@ mod tests {
         let _copy = a.0.try_clone().unwrap();
         a.end();
         assert!(b.recv(&mut RecvBuffer::new(), soon()).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard_though_our_own_words_were_not() {
+        let (a, b) = SeqPacket::pair().unwrap();
+        a.send(&packet(5, 0), soon()).unwrap();
+        b.send(&packet(7, 1), soon()).unwrap();
+        b.end();
+        drop(b);
+        let mut buffer = RecvBuffer::new();
+        let frame = a.recv(&mut buffer, soon()).unwrap().unwrap();
+        assert_eq!((frame.bytes.len(), frame.descriptors.len()), (7, 1));
+        assert!(a.recv(&mut buffer, soon()).unwrap().is_none());
     }
 
     #[test]
