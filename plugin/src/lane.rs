@@ -11,10 +11,12 @@
 //! | an application's connection | [`session`] |
 //! | what waits to be sent to it | [`outbox`] |
 //! | what is published, before the registry sees it | [`vet`] |
+//! | how many connections there may be | [`places`] |
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -27,6 +29,7 @@ use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument, info, info_span, warn};
 
 use crate::gpu::Inspector;
@@ -36,10 +39,12 @@ use crate::owner::{LaneCommand, LaneHandle};
 use crate::registry::{Input, MemberId, SessionId};
 
 mod outbox;
+mod places;
 mod session;
 mod slot;
 mod vet;
 
+use places::{Place, Places};
 use session::Peer;
 
 /// What a lane serves.
@@ -94,24 +99,23 @@ pub(crate) struct Context {
     /// The sessions by number: where what the owner says goes.
     sessions: RefCell<HashMap<SessionId, Rc<Peer>>>,
     /// How many connections to the slot there are.
-    slot_connections: Cell<usize>,
+    slot_connections: Places,
     /// Tasks to be run by the lane, so that they outlive the sidecar that brought them.
     newcomers: mpsc::Sender<Newcomer>,
+    /// Connections of applications, from the door to their end.
+    connections: Places,
 }
 
 /// An application's connection that passed the door.
 pub(crate) struct Newcomer {
     connection: AsyncSeqPacket,
     process: crate::identity::Process,
+    place: Place,
 }
 
 impl Context {
     fn new_session_id(&self) -> SessionId {
         SessionId(self.shared.next_session.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn session_count(&self) -> usize {
-        self.sessions.borrow().len()
     }
 }
 
@@ -155,11 +159,13 @@ async fn run(
         spec,
         shared,
         sessions: RefCell::default(),
-        slot_connections: Cell::new(0),
+        slot_connections: Places::default(),
         newcomers,
+        connections: Places::default(),
     });
     info!(socket = %context.spec.socket.display(), "serving");
     let mut tasks = JoinSet::new();
+    let mut rest_until = Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -168,9 +174,12 @@ async fn run(
             Some(newcomer) = arrivals.recv() => {
                 tasks.spawn_local(session::serve(Rc::clone(&context), newcomer));
             }
-            accepted = listener.accept() => match accepted {
+            accepted = accept(&listener, rest_until) => match accepted {
                 Ok(fd) => { tasks.spawn_local(slot::serve(Rc::clone(&context), fd)); }
-                Err(e) => warn!(error = %e, "a sidecar could not be accepted"),
+                Err(e) => {
+                    warn!(error = %e, "a sidecar could not be accepted");
+                    rest_until = Instant::now() + limits::ACCEPT_PAUSE;
+                }
             },
             Some(done) = tasks.join_next() => {
                 if let Err(e) = done {
@@ -187,6 +196,12 @@ async fn run(
     session::farewell(&context).await;
     tasks.shutdown().await;
     drop(std::fs::remove_file(&context.spec.socket));
+}
+
+/// Accepts, after the rest that a failure calls for: whoever could not be accepted is still there.
+async fn accept(listener: &AsyncSeqListener, rest_until: Instant) -> io::Result<OwnedFd> {
+    sleep_until(rest_until).await;
+    listener.accept().await
 }
 
 fn obey(context: &Context, command: LaneCommand) {

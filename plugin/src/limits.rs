@@ -10,7 +10,9 @@ pub const OWNER_QUEUE: usize = 4_096;
 pub const LANE_QUEUE: usize = 16_384;
 /// Packets that may wait for a process that does not read; one more ends its connection.
 pub const OUTBOX_PACKETS: usize = 20_000;
-/// Connections of sidecars to one slot.
+/// How long nobody is accepted after it failed, mostly for want of descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections of sidecars to one slot; one more is refused.
 pub const SLOT_CONNECTIONS: usize = 4;
 /// Descriptors that are inspected at a time.
 pub const INSPECTIONS: usize = 64;

@@ -66,12 +66,16 @@ struct Door {
 
 impl Door {
     async fn serve(&mut self, listener: &AsyncSeqListener) {
+        let mut rest_until = Instant::now();
         loop {
             let due = self.held.front().map(|h| h.until);
             tokio::select! {
-                accepted = listener.accept() => match accepted {
+                accepted = accept(listener, rest_until) => match accepted {
                     Ok(connection) => self.hold(connection),
-                    Err(e) => warn!(error = %e, "a connection could not be accepted"),
+                    Err(e) => {
+                        warn!(error = %e, "a connection could not be accepted");
+                        rest_until = Instant::now() + limits::ACCEPT_PAUSE;
+                    }
                 },
                 given_back = self.uplink.changed() => {
                     for connection in given_back {
@@ -123,6 +127,12 @@ impl Door {
             refuse(held.connection, &Refusal::new(Code::ShuttingDown));
         }
     }
+}
+
+/// Accepts, after the rest that a failure calls for: whoever could not be accepted is still there.
+async fn accept(listener: &AsyncSeqListener, rest_until: Instant) -> std::io::Result<OwnedFd> {
+    sleep_until(rest_until).await;
+    listener.accept().await
 }
 
 /// Says no in the daemon's place.

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const HELD_CONNECTIONS: usize = 64;
 /// How long a connection is held before it is refused.
 pub const HOLD_TIME: Duration = Duration::from_secs(10);
+/// How long nobody is accepted after it failed, mostly for want of descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the daemon may take to answer a hello or a connection handed on.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// First pause between two tries to reach the daemon; it doubles with each.

@@ -102,7 +102,7 @@ impl Peer {
 
 /// Serves a connection from its hello to its end.
 pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
-    let Newcomer { connection, process } = newcomer;
+    let Newcomer { connection, process, place: _place } = newcomer;
     let id = context.new_session_id();
     let peer = Rc::new(Peer::new(connection));
     let span = info_span!("session", id = id.0, pid = process.pid);

@@ -13,7 +13,7 @@ use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::{Context, Newcomer};
+use super::{Context, Newcomer, Place};
 use crate::{identity, limits};
 
 /// Serves one connection to the slot until it ends or breaks the rules.
@@ -22,42 +22,26 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
         Ok(socket) => socket,
         Err(e) => return warn!(error = %e, "a sidecar's connection cannot be watched"),
     };
-    let _counted = Counted::one(&context);
-    if let Err(refusal) = admit(&context, &socket) {
-        warn!(%refusal, "connection to the slot refused");
-        say(&socket, 0, SlotBody::Refused(refusal)).await;
-    } else if let Err(refusal) = converse(&context, &socket).await {
-        warn!(%refusal, "the sidecar's connection ends");
-        say(&socket, 0, SlotBody::Refused(refusal)).await;
+    match admit(&context, &socket) {
+        Err(refusal) => {
+            warn!(%refusal, "connection to the slot refused");
+            say(&socket, 0, SlotBody::Refused(refusal)).await;
+        }
+        Ok(_place) => {
+            if let Err(refusal) = converse(&context, &socket).await {
+                warn!(%refusal, "the sidecar's connection ends");
+                say(&socket, 0, SlotBody::Refused(refusal)).await;
+            }
+        }
     }
     socket.end();
 }
 
-/// A connection to the slot, counted for as long as it is served.
-struct Counted<'a>(&'a Context);
-
-impl<'a> Counted<'a> {
-    fn one(context: &'a Context) -> Self {
-        context.slot_connections.set(context.slot_connections.get() + 1);
-        Self(context)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.slot_connections.set(self.0.slot_connections.get() - 1);
-    }
-}
-
-/// Checks who connected to the slot, and how many have.
-fn admit(context: &Context, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
+/// Checks who connected to the slot, and that there is a place.
+fn admit(context: &Context, socket: &AsyncSeqPacket) -> Result<Place, Refusal> {
     identity::identify_sidecar(socket.as_fd(), context.spec.door)?;
-    let open = context.slot_connections.get();
-    if open > limits::SLOT_CONNECTIONS {
-        let limit = format!("at most {} to a slot", limits::SLOT_CONNECTIONS);
-        return Err(Refusal::new(Code::TooManyConnections).compared_with("connections", limit, open));
-    }
-    Ok(())
+    let limit = limits::SLOT_CONNECTIONS;
+    context.slot_connections.take(limit).ok_or_else(|| too_many("connections to the slot", limit as u64))
 }
 
 async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
@@ -71,6 +55,8 @@ async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), 
     info!("sidecar connected");
     while let Some(message) = next(socket, &mut buffer).await? {
         let SidecarBody::HandOn(fd) = message.body else { return Err(Refusal::new(Code::HelloExpected)) };
+        // A sidecar that floods must not keep the other tasks of its lane from running.
+        tokio::task::consume_budget().await;
         let outcome = receive(context, fd).await;
         if let Err(refusal) = &outcome {
             warn!(%refusal, "connection handed on is refused");
@@ -84,10 +70,10 @@ async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), 
 /// Takes in a connection that was handed on: checks what it is, and who is behind it.
 async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
     let socket = SeqPacket::from_stranger(fd)?;
-    let admitted =
-        room_for_one_more(context).and_then(|()| identity::identify(socket.as_fd(), context.spec.door));
-    let process = match admitted {
-        Ok(process) => process,
+    let admitted = place_for_one_more(context)
+        .and_then(|place| Ok((place, identity::identify(socket.as_fd(), context.spec.door)?)));
+    let (place, process) = match admitted {
+        Ok(admitted) => admitted,
         Err(refusal) => {
             super::session::refuse(&socket, &refusal);
             return Err(refusal);
@@ -95,17 +81,18 @@ async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
     };
     let connection = AsyncSeqPacket::new(socket).map_err(|e| not_a_connection(&e))?;
     debug!(%process, "connection handed on");
-    let newcomer = Newcomer { connection, process };
+    let newcomer = Newcomer { connection, process, place };
     context.newcomers.send(newcomer).await.map_err(|_| Refusal::new(Code::ShuttingDown))
 }
 
-fn room_for_one_more(context: &Context) -> Result<(), Refusal> {
-    let (limit, open) = (context.spec.quota.connections, context.session_count() as u64);
-    if open < limit {
-        return Ok(());
-    }
-    let refusal = Refusal::new(Code::TooManyConnections);
-    Err(refusal.compared_with("connections", format!("at most {limit}"), open + 1))
+fn place_for_one_more(context: &Context) -> Result<Place, Refusal> {
+    let limit = context.spec.quota.connections;
+    let places = usize::try_from(limit).unwrap_or(usize::MAX);
+    context.connections.take(places).ok_or_else(|| too_many("connections", limit))
+}
+
+fn too_many(what: &str, limit: u64) -> Refusal {
+    Refusal::new(Code::TooManyConnections).compared_with(what, format!("at most {limit}"), "one more")
 }
 
 fn not_a_connection(error: &io::Error) -> Refusal {
