@@ -4,6 +4,7 @@
 //! |---|---|
 //! | which process connected a socket | [`peer`] |
 //! | a packet with every descriptor that came along | [`receive`] |
+//! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
@@ -12,6 +13,7 @@
 )]
 
 pub mod isolate;
+pub mod options;
 pub mod peer;
 pub mod receive;
 #[cfg(feature = "tokio")]

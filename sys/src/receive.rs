@@ -92,19 +92,6 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::os::fd::AsFd;
 
-    /// `SO_PASSPIDFD` of `asm-generic/socket.h`.
-    const SO_PASSPIDFD: libc::c_int = 76;
-
-    fn set(socket: BorrowedFd<'_>, option: libc::c_int) {
-        let one: libc::c_int = 1;
-        let length = libc::socklen_t::try_from(size_of_val(&one)).unwrap();
-        // SAFETY: `one` is live and `length` is its size.
-        let answer = unsafe {
-            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const one).cast(), length)
-        };
-        assert_eq!(answer, 0, "{}", io::Error::last_os_error());
-    }
-
     /// The pidfds of this process in its own table.
     fn pidfds() -> usize {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -118,8 +105,8 @@ mod tests {
     fn options_that_a_stranger_sets_leave_nothing_behind() {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        set(b.as_fd(), SO_PASSPIDFD);
-        set(b.as_fd(), libc::SO_PASSCRED);
+        crate::options::pass_pidfd(b.as_fd()).unwrap();
+        rustix::net::sockopt::set_socket_passcred(&b, true).unwrap();
         let before = pidfds();
         for round in 0..50 {
             let fds = [a.as_fd(); 3];
