@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use gpu_handoff_protocol::codec::{self, Frame, Outgoing};
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, Grant, Publication, PublishedAs, RequestId,
-    SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Version, Wanted, Welcome,
+    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, Grant, Publication, PublishedAs,
+    RequestId, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Target, Version, Wanted, Welcome,
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::{
-    Access, BufferFacts, BufferId, Code, DeviceUuid, Kind, LeaseId, Lifetime, Metadata, PROTOCOL_VERSION, Refusal,
+    Access, BufferFacts, BufferId, Code, DeviceUuid, Kind, LeaseId, Lifetime, Metadata, PROTOCOL_VERSION,
+    Refusal,
 };
 
 use crate::node::PATIENCE;
@@ -296,10 +297,19 @@ impl Sidecar {
     /// When it is not welcomed.
     pub fn greeted(slot: &Path) -> anyhow::Result<Self> {
         let mut sidecar = Self::connect(slot)?;
-        let request = sidecar.begin(SidecarBody::Hello { version: PROTOCOL_VERSION })?;
-        match sidecar.hear()?.context("the slot ended the connection")? {
+        sidecar.greet()?;
+        Ok(sidecar)
+    }
+
+    /// Says hello and waits for the welcome.
+    ///
+    /// # Errors
+    /// When it is not welcomed.
+    pub fn greet(&mut self) -> anyhow::Result<()> {
+        let request = self.begin(SidecarBody::Hello { version: PROTOCOL_VERSION })?;
+        match self.hear()?.context("the slot ended the connection")? {
             SlotMessage { request: answered, body: SlotBody::Welcome { .. } } if answered == request => {
-                Ok(sidecar)
+                Ok(())
             }
             other => bail!("the hello was answered by {other:?}"),
         }

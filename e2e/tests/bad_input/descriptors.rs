@@ -1,1 +1,288 @@
-//! To come.
+//! Descriptors that are not what they should be, or not as many.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gpu_handoff_e2e::gpu::Gpu;
+use gpu_handoff_e2e::rough::{Client, Shared, Sidecar, hello, legacy, vmm};
+use gpu_handoff_protocol::codec::{encode_client, encode_sidecar};
+use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
+use gpu_handoff_protocol::message::{Carrier, ClientBody, ClientMessage, Grant, SidecarBody, SidecarMessage};
+use gpu_handoff_protocol::{Code, DeviceUuid, PROTOCOL_VERSION};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
+
+use crate::scene::{BYTES, Scene, Stage, descriptor_numbers, eventually, expect_code, folder, refused_with};
+
+/// The kernel's most descriptors of one packet.
+const KERNEL_MOST: usize = 253;
+
+fn null() -> anyhow::Result<Shared> {
+    Ok(Arc::new(File::open("/dev/null")?.into()))
+}
+
+fn memory_of(grant: &Grant) -> anyhow::Result<(DeviceUuid, Shared)> {
+    match &grant.carrier {
+        Carrier::Descriptor(fd) => Ok((grant.buffer.facts.device, fd.clone())),
+        Carrier::Legacy(_) => anyhow::bail!("a legacy buffer"),
+    }
+}
+
+/// The bytes of a publish of so many vmm buffers.
+fn publish_bytes(items: usize) -> anyhow::Result<Vec<u8>> {
+    let item = |i| vmm(&format!("b{i}"), DeviceUuid::from_bytes([1; 16]), BYTES, null()?);
+    let body = ClientBody::Publish((0..items).map(item).collect::<Result<_, _>>()?);
+    Ok(encode_client(&ClientMessage { request: 2, body }).bytes)
+}
+
+/// A process that may open only so many more descriptors, until this is dropped.
+struct FewDescriptors {
+    pid: Pid,
+    before: Rlimit,
+}
+
+impl FewDescriptors {
+    fn of(pid: u32, more: u64) -> anyhow::Result<Self> {
+        let open = descriptor_numbers(pid)?;
+        // New ones get the lowest free numbers below the limit; what is open above it stays open.
+        let free = (0..).filter(|n| !open.contains(n));
+        let current = usize::try_from(more).ok().and_then(|more| free.into_iter().nth(more));
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("a process number")?;
+        let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current, maximum: hard };
+        Ok(Self { pid, before: rustix::process::prlimit(Some(pid), Resource::Nofile, limit)? })
+    }
+}
+
+impl Drop for FewDescriptors {
+    fn drop(&mut self) {
+        // The process may be gone.
+        let _ = rustix::process::prlimit(Some(self.pid), Resource::Nofile, self.before.clone());
+    }
+}
+
+fn refused_packet(stage: &Stage, bytes: Vec<u8>, attached: usize, code: Code) -> anyhow::Result<()> {
+    let client = Client::greeted(stage.rough.socket())?;
+    client.wire.send(bytes, vec![null()?; attached])?;
+    expect_code(&client.refused()?, code);
+    Ok(())
+}
+
+#[test]
+fn too_many_or_too_few_for_a_publish() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        for (items, attached) in
+            [(1, 0), (1, 2), (3, 2), (3, 4), (64, 63), (64, 65), (1, 64), (1, KERNEL_MOST)]
+        {
+            refused_packet(stage, publish_bytes(items)?, attached, Code::DescriptorCount)?;
+        }
+        refused_packet(stage, publish_bytes(MESSAGE_ITEMS + 1)?, MESSAGE_ITEMS, Code::TooLarge)?;
+        // A legacy buffer brings none.
+        let body = ClientBody::Publish(vec![legacy("handle", DeviceUuid::from_bytes([1; 16]), BYTES)?]);
+        let bytes = encode_client(&ClientMessage { request: 2, body }).bytes;
+        refused_packet(stage, bytes, 1, Code::DescriptorCount)
+    })
+}
+
+#[test]
+fn messages_that_take_none() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let watch = encode_client(&ClientMessage { request: 2, body: ClientBody::Watch }).bytes;
+        let greeting = encode_client(&ClientMessage { request: 1, body: hello(PROTOCOL_VERSION) }).bytes;
+        for attached in [1, 64, KERNEL_MOST] {
+            refused_packet(stage, watch.clone(), attached, Code::DescriptorCount)?;
+            let client = Client::connect(stage.rough.socket())?;
+            client.wire.send(greeting.clone(), vec![null()?; attached])?;
+            expect_code(&client.refused()?, Code::DescriptorCount);
+        }
+        refused_packet(stage, b"garbage".to_vec(), 64, Code::Malformed)
+    })
+}
+
+#[test]
+fn a_sidecar_hands_on_exactly_one() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let null_device = || File::open("/dev/null").map(OwnedFd::from);
+        let one =
+            encode_sidecar(SidecarMessage { request: 2, body: SidecarBody::HandOn(null_device()?) }).bytes;
+        for attached in [0, 2, 64, 65, KERNEL_MOST] {
+            let sidecar = stage.rough_sidecar()?;
+            sidecar.wire.send(one.clone(), vec![null()?; attached])?;
+            expect_code(&sidecar.refused()?, Code::DescriptorCount);
+        }
+        Ok(())
+    })
+}
+
+/// A packet whose descriptors the plugin's table has no room for.
+#[test]
+fn control_data_that_the_kernel_cut() -> anyhow::Result<()> {
+    let mut scene = Scene::start()?;
+    // The pair would not get descriptors either while the table is full, so it rests.
+    let stage = &scene.stage;
+    let client = Client::greeted(stage.rough.socket())?;
+    let refused = {
+        let _few = FewDescriptors::of(stage.node.plugin_pid(), 8)?;
+        client.wire.send(publish_bytes(MESSAGE_ITEMS)?, vec![null()?; MESSAGE_ITEMS])?;
+        client.refused()
+    };
+    let refused = refused.with_context(|| stage.node.log())?;
+    expect_code(&refused, Code::TruncatedControl);
+    // Whoever comes next is served as ever.
+    scene.act(|_| Ok(()))?;
+    scene.end()
+}
+
+/// A plugin or a sidecar without a free descriptor neither spins nor gives up.
+#[test]
+fn a_table_that_is_full() -> anyhow::Result<()> {
+    let mut scene = Scene::start()?;
+    let stage = &scene.stage;
+    let complaints = |log: String| log.matches("could not be accepted").count();
+    let (plugin, sidecar) = (|| complaints(stage.node.log()), || complaints(stage.rough_log()));
+    let (mut waiting, mut client) = {
+        let _few = FewDescriptors::of(stage.node.plugin_pid(), 0)?;
+        let _few_too = FewDescriptors::of(stage.rough.sidecar_pid()?, 0)?;
+        let waiting = Sidecar::connect(&stage.slot())?;
+        let client = Client::connect(stage.rough.socket())?;
+        eventually("both have tried thrice", || Ok(plugin() >= 3 && sidecar() >= 3))?;
+        (waiting, client)
+    };
+    assert!(plugin() < 100 && sidecar() < 100, "plugin {} times, sidecar {} times", plugin(), sidecar());
+    // Both are served as soon as there is room.
+    client.greet()?;
+    waiting.greet()?;
+    drop((waiting, client));
+    scene.act(|_| Ok(()))?;
+    scene.end()
+}
+
+#[test]
+fn whatever_is_no_gpu_memory() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let mut client = Client::greeted(stage.rough.socket())?;
+        let device = DeviceUuid::from_bytes([1; 16]);
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&vec![0; usize::try_from(BYTES)?])?;
+        let memory = rustix::fs::memfd_create("not-gpu-memory", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memory, BYTES)?;
+        let (reader, writer) = rustix::pipe::pipe()?;
+        let (stream, other_end) = UnixStream::pair()?;
+        let myself = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+        let path = rustix::fs::open("/", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())?;
+        let candidates: Vec<(&str, OwnedFd)> = vec![
+            ("pipe", reader),
+            ("pipe's other end", writer),
+            ("memfd", memory),
+            ("regular file", file.into()),
+            ("/dev/null", File::open("/dev/null")?.into()),
+            ("/dev/zero", File::open("/dev/zero")?.into()),
+            ("folder", File::open("/")?.into()),
+            ("O_PATH", path),
+            ("socket", stream.into()),
+            ("socket's other end", other_end.into()),
+            ("datagram socket", UnixDatagram::unbound()?.into()),
+            ("tcp socket", TcpListener::bind("127.0.0.1:0")?.into()),
+            ("pidfd", myself),
+            ("eventfd", rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?),
+            ("its own connection", rustix::io::fcntl_dupfd_cloexec(client.wire.socket(), 0)?),
+        ];
+        let shared: Vec<(&str, Shared)> =
+            candidates.into_iter().map(|(what, fd)| (what, Arc::new(fd))).collect();
+        for (what, fd) in &shared {
+            let outcome = client.publish_one(vmm("no-memory", device, BYTES, fd.clone())?)?;
+            assert_eq!(
+                outcome.as_ref().map_err(|r| r.code()),
+                Err(Code::NotGpuMemory),
+                "{what}: {outcome:?}"
+            );
+        }
+        // All in one packet, and the connection still goes on.
+        let all = shared
+            .iter()
+            .map(|(_, fd)| vmm("no-memory", device, BYTES, fd.clone()))
+            .collect::<Result<_, _>>()?;
+        for outcome in client.publish(all)? {
+            refused_with(outcome, Code::NotGpuMemory);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn memory_of_another_size_or_another_gpu() -> anyhow::Result<()> {
+    let gpu = Gpu::several(&folder()?, 2)?;
+    Scene::on(gpu, &serde_json::json!({}))?.run(|stage| {
+        let source = stage.source()?;
+        let (mut client, grant) = stage.with_memory()?;
+        let (device, memory) = memory_of(&grant)?;
+        for wrong in [BYTES * 2, BYTES / 2, BYTES - 1, BYTES + 1, 1, 0, 1 << 62, u64::MAX] {
+            let outcome = client.publish_one(vmm("wrong-size", device, wrong, memory.clone())?)?;
+            assert_eq!(
+                outcome.as_ref().map_err(|r| r.code()),
+                Err(Code::SizeMismatch),
+                "{wrong}: {outcome:?}"
+            );
+        }
+        for (offset, size) in [(0, 0), (0, BYTES + 1), (BYTES, 1), (1, BYTES), (u64::MAX, 2)] {
+            let mut beyond = vmm("beyond", device, BYTES, memory.clone())?;
+            (beyond.facts.offset, beyond.facts.size) = (offset, size);
+            refused_with(client.publish_one(beyond)?, Code::SizeMismatch);
+        }
+        // The other GPU of this node, and one that it does not have.
+        let mut other = *device.as_bytes();
+        other[15] = 1;
+        for claimed in [other, [9; 16]] {
+            let claimed = DeviceUuid::from_bytes(claimed);
+            let refusal = client.publish_one(vmm("wrong-gpu", claimed, BYTES, memory.clone())?)?.unwrap_err();
+            expect_code(&refusal, Code::DeviceMismatch);
+            assert_eq!(refusal.compared()[0].found, device.to_string());
+        }
+        // Good and bad in one packet are told apart, in order.
+        let items = vec![
+            vmm("good-one", device, BYTES, memory.clone())?,
+            vmm("bad-one", device, BYTES, null()?)?,
+            vmm("good-too", device, BYTES, memory.clone())?,
+        ];
+        let outcomes = client.publish(items)?;
+        assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
+        refused_with(outcomes.into_iter().nth(1).context("three outcomes")?, Code::NotGpuMemory);
+        drop((client, grant, memory));
+        source.finish()
+    })
+}
+
+/// Closing a TCP socket with `SO_LINGER` and unsent data blocks for as long as its sender likes.
+#[test]
+fn a_descriptor_that_blocks_its_closer_hurts_only_its_sender() -> anyhow::Result<()> {
+    const LINGER: Duration = Duration::from_secs(3);
+    Scene::start()?.run(|stage| {
+        let mut client = Client::greeted(stage.rough.socket())?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut sender = TcpStream::connect(listener.local_addr()?)?;
+        let _never_reads = listener.accept()?;
+        sender.set_nonblocking(true)?;
+        let chunk = vec![0; 1 << 20];
+        while sender.write(&chunk).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&sender, Some(LINGER))?;
+        let (begin, rounds) = (Instant::now(), stage.rounds());
+        let item = vmm("lingering", DeviceUuid::from_bytes([1; 16]), BYTES, Arc::new(OwnedFd::from(sender)))?;
+        // The message takes the last copy of this side with it.
+        let outcome = client.publish_one(item)?;
+        refused_with(outcome, Code::NotGpuMemory);
+        let (waited, meanwhile) = (begin.elapsed(), stage.rounds() - rounds);
+        assert!(
+            waited >= LINGER - Duration::from_millis(500),
+            "the plugin's close did not block: {waited:?}"
+        );
+        assert!(meanwhile > 10, "the pair handed its buffer over only {meanwhile} times in {waited:?}");
+        // And the sender's own pod is served again.
+        assert!(Client::greeted(stage.rough.socket())?.acquire_nothing()?);
+        Ok(())
+    })
+}

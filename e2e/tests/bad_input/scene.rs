@@ -19,32 +19,34 @@ use gpu_handoff_protocol::{Code, Refusal};
 use gpu_handoff_simcuda::dump;
 
 /// Size of the buffers, in bytes: the granularity of GPU memory.
-pub const BYTES: u64 = 2 << 20;
+pub(crate) const BYTES: u64 = 2 << 20;
 /// What the buffers of the well-behaved hold.
 const WORD: u32 = 0x0bad_cafe;
 /// The name under which [`Stage::source`] is published.
-pub const SOURCE: &str = "source";
+pub(crate) const SOURCE: &str = "source";
 
 /// The binaries, built once.
-pub fn folder() -> anyhow::Result<Folder> {
+pub(crate) fn folder() -> anyhow::Result<Folder> {
     static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
     FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
 }
 
 /// A node with its pods.
-pub struct Stage {
-    pub node: Node,
+pub(crate) struct Stage {
+    pub(crate) node: Node,
     /// The pod that misbehaves.
-    pub rough: Pod,
+    pub(crate) rough: Pod,
     /// A pod of another group.
-    pub stranger: Pod,
+    pub(crate) stranger: Pod,
     producer: Pod,
     consumer: Pod,
+    /// How often the pair has handed its buffer over.
+    rounds: AtomicU64,
 }
 
 /// A stage with a pair that hands a buffer over.
-pub struct Scene {
-    pub stage: Stage,
+pub(crate) struct Scene {
+    pub(crate) stage: Stage,
     pair: Pair,
 }
 
@@ -55,15 +57,15 @@ struct Pair {
 }
 
 impl Scene {
-    pub fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         Self::with_policy(&serde_json::json!({ "legacy": "within-namespace" }))
     }
 
-    pub fn with_policy(policy: &serde_json::Value) -> anyhow::Result<Self> {
+    pub(crate) fn with_policy(policy: &serde_json::Value) -> anyhow::Result<Self> {
         Self::on(Gpu::simulated(&folder()?)?, policy)
     }
 
-    pub fn on(gpu: Gpu, policy: &serde_json::Value) -> anyhow::Result<Self> {
+    pub(crate) fn on(gpu: Gpu, policy: &serde_json::Value) -> anyhow::Result<Self> {
         let member = |pod, group| Member { pod, group };
         let members = [
             member("producer", "group"),
@@ -75,29 +77,29 @@ impl Scene {
         let pod = |name| Pod::start(&node, name, Walls::None);
         let (producer, consumer) = (pod("producer")?, pod("consumer")?);
         let (rough, stranger) = (pod("rough")?, pod("stranger")?);
-        let stage = Stage { rough, stranger, producer, consumer, node };
+        let stage = Stage { rough, stranger, producer, consumer, node, rounds: AtomicU64::new(0) };
         let pair = Pair::start(&stage)?;
         Ok(Self { stage, pair })
     }
 
     /// Lets the deed be done while the pair goes on, then counts what is left, and stops everything in good order.
-    pub fn run(mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
         self.act(deed)?;
         self.end()
     }
 
     /// Lets the deed be done while the pair goes on, then counts what is left. `deed` must let go of all that it made.
-    pub fn act(&mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn act(&mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let before = self.stage.settled()?;
-        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
         let (stage, pair) = (&self.stage, &mut self.pair);
         std::thread::scope(|scope| {
-            let good = scope.spawn(|| pair.go_on(&stop, &rounds));
+            let good = scope.spawn(|| pair.go_on(&stop, &stage.rounds));
             let _stop_at_the_end = SetOnDrop(&stop);
             let more = |count: u64| {
-                let goal = rounds.load(Ordering::Relaxed) + count;
+                let goal = stage.rounds() + count;
                 wait::until(PATIENCE, "the well-behaved pair hands a buffer over", || {
-                    Ok((rounds.load(Ordering::Relaxed) >= goal || good.is_finished()).then_some(()))
+                    Ok((stage.rounds() >= goal || good.is_finished()).then_some(()))
                 })
             };
             more(1)?;
@@ -113,12 +115,12 @@ impl Scene {
     }
 
     /// Stops everything in good order; no GPU memory may be left.
-    pub fn end(self) -> anyhow::Result<()> {
+    pub(crate) fn end(self) -> anyhow::Result<()> {
         let Self { stage, pair } = self;
         pair.producer.finish()?;
         pair.consumer.finish()?;
         stage.wait_for_free_memory()?;
-        let Stage { node, rough, stranger, producer, consumer } = stage;
+        let Stage { node, rough, stranger, producer, consumer, rounds: _ } = stage;
         for pod in [rough, stranger, producer, consumer] {
             pod.stop()?;
         }
@@ -172,8 +174,13 @@ impl Pair {
 }
 
 impl Stage {
+    /// How often the pair has handed its buffer over.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
     /// An application of a pod that has connected.
-    pub fn connected(&self, pod: &Pod) -> anyhow::Result<App> {
+    pub(crate) fn connected(&self, pod: &Pod) -> anyhow::Result<App> {
         let mut app = pod.app(&self.node)?;
         app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
             Answer::Connected { .. } => Ok(()),
@@ -183,7 +190,7 @@ impl Stage {
     }
 
     /// An application of the pod that misbehaves, which itself behaves well: it has published [`SOURCE`].
-    pub fn source(&self) -> anyhow::Result<App> {
+    pub(crate) fn source(&self) -> anyhow::Result<App> {
         let mut app = self.connected(&self.rough)?;
         fill(&mut app)?;
         publish(&mut app, SOURCE)?;
@@ -191,28 +198,33 @@ impl Stage {
     }
 
     /// A rough client of the misbehaving pod that holds a lease of [`SOURCE`], and so a descriptor of GPU memory.
-    pub fn with_memory(&self) -> anyhow::Result<(Client, Grant)> {
+    pub(crate) fn with_memory(&self) -> anyhow::Result<(Client, Grant)> {
         let mut client = Client::greeted(self.rough.socket())?;
         let grant = client.acquire(Target::Name(SOURCE.parse()?), PATIENCE)??;
         Ok((client, grant))
     }
 
     /// The slot of the pod that misbehaves.
-    pub fn slot(&self) -> PathBuf {
+    pub(crate) fn slot(&self) -> PathBuf {
         self.node.slot("rough")
     }
 
     /// A rough sidecar in that slot, beside the real one.
-    pub fn rough_sidecar(&self) -> anyhow::Result<Sidecar> {
+    pub(crate) fn rough_sidecar(&self) -> anyhow::Result<Sidecar> {
         Sidecar::greeted(&self.slot())
     }
 
     /// The process number of the GPU worker.
-    pub fn worker(&self) -> anyhow::Result<u32> {
+    pub(crate) fn worker(&self) -> anyhow::Result<u32> {
         let log = self.node.log();
         let number =
             log.lines().rev().find_map(|l| l.split_once("gpu worker started pid=")?.1.trim().parse().ok());
         number.context("the plugin's log names no GPU worker")
+    }
+
+    /// What the misbehaving pod's sidecar has logged.
+    pub(crate) fn rough_log(&self) -> String {
+        std::fs::read_to_string(self.node.dir().join("pods/rough/sidecar.log")).unwrap_or_default()
     }
 
     /// The end of the plugin's log.
@@ -265,29 +277,38 @@ impl Stage {
     }
 
     /// Waits until nobody holds simulated GPU memory.
-    pub fn wait_for_free_memory(&self) -> anyhow::Result<()> {
+    pub(crate) fn wait_for_free_memory(&self) -> anyhow::Result<()> {
         let Some(device) = self.node.gpu.device_folder() else { return Ok(()) };
         Ok(dump::wait_until_free(device, Instant::now() + PATIENCE)?)
     }
 }
 
 /// What a process has open.
-pub fn descriptors(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
+fn descriptors(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
     let folder = format!("/proc/{pid}/fd");
     let entries = std::fs::read_dir(&folder).with_context(|| format!("list {folder}"))?.flatten();
     Ok(entries.map(|e| std::fs::read_link(e.path()).unwrap_or_default()).collect())
 }
 
+/// The numbers of what a process has open.
+pub(crate) fn descriptor_numbers(pid: u32) -> anyhow::Result<Vec<u64>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    Ok(entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// Checks that a refusal carries this code.
 #[track_caller]
-pub fn expect_code(refusal: &Refusal, code: Code) {
+pub(crate) fn expect_code(refusal: &Refusal, code: Code) {
     assert_eq!(refusal.code(), code, "{refusal}");
 }
 
 /// Checks that an outcome is a refusal with this code.
 #[track_caller]
-pub fn refused_with<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Code) {
-    expect_code(&outcome.expect_err("a refusal"), code);
+pub(crate) fn refused_with<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Code) {
+    match outcome {
+        Err(refusal) => expect_code(&refusal, code),
+        Ok(granted) => panic!("{granted:?} instead of {code}"),
+    }
 }
 
 fn fill(app: &mut App) -> anyhow::Result<()> {
@@ -296,7 +317,7 @@ fn fill(app: &mut App) -> anyhow::Result<()> {
 }
 
 /// Publishes the application's memory, and gives the buffer's id back.
-pub fn publish(app: &mut App, name: &str) -> anyhow::Result<String> {
+pub(crate) fn publish(app: &mut App, name: &str) -> anyhow::Result<String> {
     let command = Command::Publish { memory: "memory".to_owned(), name: name.to_owned() };
     app.expect(&command, |answer| match answer {
         Answer::Published { id, .. } => Ok(id),
@@ -305,14 +326,14 @@ pub fn publish(app: &mut App, name: &str) -> anyhow::Result<String> {
 }
 
 /// A command to acquire by name, as `lease`.
-pub fn acquire(name: &str, newer_than: u64, wait: Duration) -> Command {
+pub(crate) fn acquire(name: &str, newer_than: u64, wait: Duration) -> Command {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let (name, lease) = (Some(name.to_owned()), "lease".to_owned());
     Command::Acquire { name, id: None, newer_than, wait_ms, lease, announce: false }
 }
 
 /// Acquires by name, as `lease`.
-pub fn acquired(app: &mut App, name: &str) -> anyhow::Result<()> {
+pub(crate) fn acquired(app: &mut App, name: &str) -> anyhow::Result<()> {
     app.expect(&acquire(name, 0, PATIENCE), |answer| match answer {
         Answer::Acquired { .. } => Ok(()),
         other => Err(other),
@@ -320,7 +341,7 @@ pub fn acquired(app: &mut App, name: &str) -> anyhow::Result<()> {
 }
 
 /// Checks that the leased buffer holds what was filled in.
-pub fn verify(app: &mut App) -> anyhow::Result<()> {
+pub(crate) fn verify(app: &mut App) -> anyhow::Result<()> {
     let command = Command::Verify { lease: "lease".to_owned(), word: WORD };
     app.expect(&command, |answer| match answer {
         Answer::Verified { wrong: 0, words } if words == BYTES / 4 => Ok(()),
@@ -329,7 +350,7 @@ pub fn verify(app: &mut App) -> anyhow::Result<()> {
 }
 
 /// A command that must just be done.
-pub fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
     app.expect(command, |answer| match answer {
         Answer::Done { .. } => Ok(()),
         other => Err(other),
@@ -337,18 +358,18 @@ pub fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
 }
 
 /// Waits until a path is a socket that somebody listens on.
-pub fn wait_for_socket(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn wait_for_socket(path: &Path) -> anyhow::Result<()> {
     let what = format!("somebody listens on {}", path.display());
     wait::until(PATIENCE, &what, || Ok(gpu_handoff_protocol::socket::SeqPacket::connect(path).ok())).map(drop)
 }
 
 /// Checks a condition, again and again, until it holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     wait::until(PATIENCE, what, || Ok(holds()?.then_some(())))
 }
 
 /// Sends a signal.
-pub fn kill(pid: u32) -> anyhow::Result<()> {
+pub(crate) fn kill(pid: u32) -> anyhow::Result<()> {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process number above 0")?;
     ensure!(pid.as_raw_nonzero().get() > 1, "never process 1");
     Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
