@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpu_handoff_protocol::socket::SeqPacket;
+use gpu_handoff_sys::isolate::die_with_parent;
 use tempfile::TempDir;
 
 use crate::folder::Folder;
@@ -71,6 +72,7 @@ impl Node {
         command.arg("broker").arg("--run-dir").arg(run_dir.path()).arg("--static-members").arg(&file);
         command.arg("--kubelet-socket").arg(run_dir.path().join("no-kubelet.sock"));
         gpu.give_to(&mut command, None);
+        die_with_parent(&mut command);
         let plugin = command.stdin(Stdio::null()).stderr(std::fs::File::create(&log)?).spawn()?;
         let mut node = Self { folder: folder.clone(), gpu, plugin, run_dir, log };
         node.wait_for_slots(members).with_context(|| format!("the plugin's log:\n{}", node.log()))?;

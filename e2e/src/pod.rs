@@ -68,6 +68,7 @@ impl Pod {
             .arg("--listen")
             .arg(&socket);
         command.stdin(Stdio::null()).stderr(std::fs::File::create(home.join("sidecar.log"))?);
+        isolate::die_with_parent(&mut command);
         if let Walls::Namespaces(privilege) = walls {
             Isolation::new_pod(privilege).apply(&mut command);
         }
@@ -97,6 +98,7 @@ impl Pod {
     pub fn app(&self, node: &Node) -> anyhow::Result<App> {
         let mut command = Command::new(node.folder.binary("agent")?);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        isolate::die_with_parent(&mut command);
         let isolated = match self.walls {
             Walls::None => {
                 node.gpu.give_to(&mut command, None);

@@ -96,16 +96,23 @@ impl Owner {
             Input::SessionEnded(session, _) => Some(*session),
             _ => None,
         };
+        // What is written to the log waits until everybody has been told.
+        let mut notes = Vec::new();
         for effect in self.registry.apply(input, Instant::now()) {
-            self.perform(effect);
+            notes.extend(self.perform(effect));
+        }
+        for note in &notes {
+            self.log(note);
         }
         if let Some(session) = ended {
             self.sessions.remove(&session);
         }
     }
 
-    fn perform(&self, effect: Effect) {
+    /// Does what an effect says; what is for the log comes back.
+    fn perform(&self, effect: Effect) -> Option<Note> {
         match effect {
+            Effect::Note(note) => return Some(note),
             Effect::Send(session, message) => self.to_session(session, LaneCommand::Send(session, message)),
             Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
             Effect::Dispose(member, carrier) => {
@@ -113,8 +120,8 @@ impl Owner {
                     lane.give(member, LaneCommand::Dispose(carrier));
                 }
             }
-            Effect::Note(note) => self.log(&note),
         }
+        None
     }
 
     fn to_session(&self, session: SessionId, command: LaneCommand) {

@@ -11,7 +11,8 @@ use tokio::io::unix::AsyncFd;
 use crate::codec::{Frame, Outgoing};
 use crate::socket::{self, Received, RecvBuffer, SeqListener, SeqPacket};
 
-/// One end of a connection, registered with the runtime.
+/// One end of a connection, registered with the runtime: for reading alone, because a socket that is watched for room
+/// wakes its thread with every packet that the peer takes out. Room is watched for only where there is none.
 #[derive(Debug)]
 pub struct AsyncSeqPacket(AsyncFd<OwnedFd>);
 
@@ -21,7 +22,7 @@ impl AsyncSeqPacket {
     /// # Errors
     /// What `epoll_ctl` answers.
     pub fn new(socket: SeqPacket) -> io::Result<Self> {
-        register(socket.into_fd(), Interest::READABLE | Interest::WRITABLE).map(Self)
+        register(socket.into_fd(), Interest::READABLE).map(Self)
     }
 
     /// Connects to a listening socket. Unix sockets connect at once or not at all.
@@ -38,12 +39,6 @@ impl AsyncSeqPacket {
     /// What `recvmsg` answers.
     pub async fn recv(&self, buffer: &mut RecvBuffer) -> io::Result<Option<Frame>> {
         loop {
-            // A packet is mostly there already when its reader comes: ask the socket before the runtime.
-            match socket::try_recv(self.as_fd(), buffer)? {
-                Received::Frame(frame) => return Ok(Some(frame)),
-                Received::Closed => return Ok(None),
-                Received::Nothing => {}
-            }
             let mut ready = self.0.readable().await?;
             match ready.try_io(|s| would_block(socket::try_recv(s.as_fd(), buffer)?)) {
                 Ok(Ok(Received::Frame(frame))) => return Ok(Some(frame)),
@@ -67,11 +62,12 @@ impl AsyncSeqPacket {
     /// # Errors
     /// What `sendmsg` answers.
     pub async fn send(&self, packet: &Outgoing) -> io::Result<()> {
+        if self.try_send(packet)? {
+            return Ok(());
+        }
+        let watched = register(self.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
-            if socket::try_send(self.as_fd(), packet)? {
-                return Ok(());
-            }
-            let mut ready = self.0.writable().await?;
+            let mut ready = watched.writable().await?;
             let again = || io::Error::from(io::ErrorKind::WouldBlock);
             match ready.try_io(|s| if socket::try_send(s.as_fd(), packet)? { Ok(()) } else { Err(again()) }) {
                 Ok(outcome) => return outcome,

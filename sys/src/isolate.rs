@@ -141,6 +141,18 @@ fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets a program end when the thread that starts it does, however that ends.
+pub fn die_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec one async-signal-safe system call is made, without allocating.
+    unsafe { command.pre_exec(end_with_parent) };
+}
+
+fn end_with_parent() -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
+    let answer = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The isolated process that a keeper made by [`Isolation::apply`] looks after, by its number outside.
 ///
 /// # Errors
@@ -156,11 +168,7 @@ fn become_first_process() -> io::Result<()> {
     // SAFETY: we are between fork and exec, single-threaded; the child goes on exactly as we would.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => {
-            // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
-            let answer = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        }
+        0 => end_with_parent(),
         child => keep(child),
     }
 }

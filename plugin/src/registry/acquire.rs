@@ -138,14 +138,8 @@ impl Registry {
     }
 
     fn find_by_id(&self, session: SessionId, group: &GroupKey, id: BufferId) -> Found {
-        if id.boot != self.boot {
-            let found = format!("{:016x}", id.boot.0);
-            let wanted = format!("{:016x}", self.boot.0);
-            return Found::Refused(Refusal::new(Code::StaleHandle).compared_with(
-                "boot of the node",
-                wanted,
-                found,
-            ));
+        if let Err(refusal) = self.is_of_this_boot(id) {
+            return Found::Refused(refusal);
         }
         // Another tenant's buffer reads exactly like one that does not exist.
         let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
@@ -158,6 +152,15 @@ impl Registry {
                 Found::Refused(self.not_there(session, &item, Code::NotFound))
             }
         }
+    }
+
+    /// Ids do not outlive the boot that they were drawn in.
+    pub(super) fn is_of_this_boot(&self, id: BufferId) -> Result<(), Refusal> {
+        if id.boot == self.boot {
+            return Ok(());
+        }
+        let (wanted, found) = (format!("{:016x}", self.boot.0), format!("{:016x}", id.boot.0));
+        Err(Refusal::new(Code::StaleHandle).compared_with("boot of the node", wanted, found))
     }
 
     /// The refusal for what is not there; it says where was looked, and reveals nothing else.

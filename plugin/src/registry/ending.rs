@@ -81,6 +81,7 @@ impl Registry {
 
     /// Only the owner retires, and only once. Answers with the leases left.
     fn may_retire(&self, session: SessionId, id: BufferId) -> Result<u32, Refusal> {
+        self.is_of_this_boot(id)?;
         let unknown = || Refusal::new(Code::NotFound).compared_with("buffer", id, "none such");
         let group = self.group_of(session).ok_or_else(unknown)?;
         let Some(buffer) = self.buffers.get(&id) else {
