@@ -24,6 +24,9 @@ enum Command {
         /// Only rows whose id contains this.
         #[arg(long)]
         only: Option<String>,
+        /// Whose answers these are, for the comparison: GPU, driver version, day.
+        #[arg(long, default_value = "")]
+        machine: String,
     },
     /// Print two runs side by side; exit 1 if a row differs that must not.
     Compare {
@@ -57,7 +60,7 @@ fn main() -> ExitCode {
 
 fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run { json, only } => run(json, only.as_deref()),
+        Command::Run { json, only, machine } => run(json, only.as_deref(), machine),
         Command::Compare { simulated, real } => {
             let (table, differ) = compare(&read(&simulated)?, &read(&real)?);
             print!("{table}");
@@ -75,10 +78,11 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn run(json: Option<PathBuf>, only: Option<&str>) -> anyhow::Result<ExitCode> {
-    let report = conformance::run(only, |row| {
+fn run(json: Option<PathBuf>, only: Option<&str>, machine: String) -> anyhow::Result<ExitCode> {
+    let mut report = conformance::run(only, |row| {
         println!("{:<34} {} {:<6} {:>6} ms  {}", row.id, row.section, row.tag, row.took_ms, row.outcome);
     })?;
+    report.machine = machine;
     let count = |what: fn(&conformance::report::Result) -> bool| {
         report.results.iter().filter(|row| what(row)).count()
     };
@@ -86,7 +90,7 @@ fn run(json: Option<PathBuf>, only: Option<&str>) -> anyhow::Result<ExitCode> {
         "{} rows, {} not run, {} whose set-up failed; {:.1} s; driver {}, {} GPU(s)",
         report.results.len(),
         count(conformance::report::Result::not_run),
-        count(|row| row.outcome.starts_with("set-up failed")),
+        count(conformance::report::Result::set_up_failed),
         std::time::Duration::from_millis(report.results.iter().map(|row| row.took_ms).sum()).as_secs_f64(),
         report.driver_version,
         report.devices,

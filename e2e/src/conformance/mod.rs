@@ -8,6 +8,9 @@
 //! It needs `libcuda.so.1`, util-linux and root, and nothing else; what cannot be tried is shown as `not run` with the
 //! reason. The rows of several GPUs need two: `SIMCUDA_GPUS=2` for the simulated driver.
 //!
+//! A row that came to ask something else than when a real driver was asked has no outcome in the committed run, and is
+//! shown as `not measured` until that is repeated.
+//!
 //! A row has a tag: [`Tag::Api`] rows must not differ between the simulator and a driver, [`Tag::Time`] rows are
 //! microseconds and not compared, [`Tag::Kernel`] rows are about what the simulator does not simulate.
 
@@ -126,6 +129,7 @@ pub fn run(only: Option<&str>, mut each: impl FnMut(&RowResult)) -> anyhow::Resu
         results.push(result);
     }
     Ok(Report {
+        machine: String::new(),
         driver_version: stage.version,
         devices: stage.devices,
         kernel: report::kernel_release(),

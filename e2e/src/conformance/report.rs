@@ -18,7 +18,8 @@ pub struct Result {
     pub tag: Tag,
     /// The question in a sentence.
     pub says: String,
-    /// The answer.
+    /// The answer; empty for one that is still to be measured: the row asks something else than when it was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub outcome: String,
     /// How long the row took, in milliseconds.
     pub took_ms: u64,
@@ -29,91 +30,153 @@ impl Result {
     pub fn not_run(&self) -> bool {
         self.outcome.starts_with("not run: ")
     }
+
+    /// The row could not be brought to what it asks.
+    pub fn set_up_failed(&self) -> bool {
+        self.outcome.starts_with("set-up failed: ")
+    }
 }
 
 /// What one run found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// Whose answers these are, in words: GPU, driver, day.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
     /// 1000 × major + 10 × minor.
     pub driver_version: u64,
     /// Number of devices seen.
     pub devices: u64,
-    /// Release of the kernel.
+    /// Version of the kernel.
     pub kernel: String,
     /// All rows, in order.
     pub results: Vec<Result>,
 }
 
-/// Release of the running kernel.
+/// Version of the running kernel, without what its distribution adds.
 pub(crate) fn kernel_release() -> String {
-    rustix::system::uname().release().to_string_lossy().into_owned()
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    release.split('-').next().unwrap_or_default().to_owned()
 }
 
 /// How the columns of a row stand to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+pub enum Verdict {
+    /// The same answer.
     Same,
+    /// Another answer.
     Differs,
+    /// Not to be compared: times, and what is not simulated.
     NotCompared,
+    /// One of the two could not try it.
+    NotRun,
+    /// The real driver has not been asked this.
+    NotMeasured,
+    /// The suite asks this no longer.
+    NotAsked,
 }
 
-fn verdict(left: Option<&Result>, right: Option<&Result>) -> Verdict {
-    match (left, right) {
-        (Some(left), Some(right)) if left.tag == Tag::Api && right.tag == Tag::Api => {
-            if left.not_run() || right.not_run() {
-                Verdict::NotCompared
-            } else if left.outcome == right.outcome {
-                Verdict::Same
-            } else {
-                Verdict::Differs
-            }
-        }
-        _ => Verdict::NotCompared,
+/// A row of two runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair<'a> {
+    /// What the simulated driver said.
+    pub simulated: Option<&'a Result>,
+    /// What the real driver said.
+    pub real: Option<&'a Result>,
+    /// Whether that is the same.
+    pub verdict: Verdict,
+}
+
+fn verdict(simulated: Option<&Result>, real: Option<&Result>) -> Verdict {
+    let Some(simulated) = simulated else { return Verdict::NotAsked };
+    if simulated.tag != Tag::Api {
+        return Verdict::NotCompared;
+    }
+    match real.filter(|real| !real.outcome.is_empty()) {
+        None => Verdict::NotMeasured,
+        Some(real) if simulated.not_run() || real.not_run() => Verdict::NotRun,
+        Some(real) if simulated.outcome == real.outcome => Verdict::Same,
+        Some(_) => Verdict::Differs,
     }
 }
 
-/// Both runs as a Markdown table, and the number of rows that must not differ and do.
+/// The rows of both runs in their order, those of the simulated driver first.
+pub fn pairs<'a>(simulated: &'a Report, real: &'a Report) -> Vec<Pair<'a>> {
+    let by_id = |report: &'a Report| -> BTreeMap<&'a str, &'a Result> {
+        report.results.iter().map(|row| (row.id.as_str(), row)).collect()
+    };
+    let (left, right) = (by_id(simulated), by_id(real));
+    let pair = |id: &str| {
+        let (simulated, real) = (left.get(id).copied(), right.get(id).copied());
+        Pair { simulated, real, verdict: verdict(simulated, real) }
+    };
+    let gone = real.results.iter().filter(|row| !left.contains_key(row.id.as_str()));
+    simulated.results.iter().chain(gone).map(|row| pair(&row.id)).collect()
+}
+
+/// Both runs as a Markdown page, and the number of rows that must not differ and do.
 pub fn compare(simulated: &Report, real: &Report) -> (String, usize) {
-    let right: BTreeMap<&str, &Result> = real.results.iter().map(|row| (row.id.as_str(), row)).collect();
-    let left: BTreeMap<&str, &Result> = simulated.results.iter().map(|row| (row.id.as_str(), row)).collect();
-    let order =
-        simulated.results.iter().chain(real.results.iter().filter(|row| !left.contains_key(row.id.as_str())));
-    let mut table = String::from("| row | section | tag | simulated | real | |\n|---|---|---|---|---|---|\n");
-    let (mut same, mut differ, mut open) = (0, 0, 0);
-    for row in order {
-        let (left, right) = (left.get(row.id.as_str()).copied(), right.get(row.id.as_str()).copied());
-        let mark = match verdict(left, right) {
-            Verdict::Same => {
-                same += 1;
-                "same"
-            }
-            Verdict::Differs => {
-                differ += 1;
-                "**DIFFERS**"
-            }
-            Verdict::NotCompared => {
-                open += 1;
-                match row.tag {
-                    Tag::Api => "not compared",
-                    Tag::Time => "not compared (time)",
-                    Tag::Kernel => "not simulated",
-                }
-            }
+    let machine = if real.machine.is_empty() { "a real driver" } else { &real.machine };
+    let mut page = format!(
+        "# The simulated driver beside a real one\n\n\
+         Real: {machine}; CUDA {}.{}, {} GPU(s), Linux {}.\n\
+         Simulated: {} GPU(s), Linux {}.\n\n\
+         Made by `conformance run --json FILE` on each and `conformance compare SIMULATED REAL`. Rows tagged `api` must \
+         not differ.\n\n\
+         | row | section | tag | simulated | real | |\n|---|---|---|---|---|---|\n",
+        real.driver_version / 1000,
+        real.driver_version % 1000 / 10,
+        real.devices,
+        real.kernel,
+        simulated.devices,
+        simulated.kernel,
+    );
+    let pairs = pairs(simulated, real);
+    for Pair { simulated, real, verdict } in &pairs {
+        let Some(row) = simulated.or(*real) else { continue };
+        let mark = match (verdict, row.tag) {
+            (Verdict::Same, _) => "same",
+            (Verdict::Differs, _) => "**DIFFERS**",
+            (Verdict::NotRun, _) => "not run",
+            (Verdict::NotMeasured, _) => "not measured",
+            (Verdict::NotAsked, _) => "no longer asked",
+            (Verdict::NotCompared, Tag::Time) => "not compared (time)",
+            (Verdict::NotCompared, _) => "not simulated",
         };
-        let cell =
-            |row: Option<&Result>| row.map_or_else(|| "–".to_owned(), |row| row.outcome.replace('|', "\\|"));
+        let cell = |row: &Option<&Result>| {
+            let outcome =
+                row.map(|row| row.outcome.replace('|', "\\|")).filter(|outcome| !outcome.is_empty());
+            outcome.unwrap_or_else(|| "–".to_owned())
+        };
         let _ = writeln!(
-            table,
+            page,
             "| `{}` | {} | {} | {} | {} | {mark} |",
             row.id,
             row.section,
             row.tag,
-            cell(left),
-            cell(right)
+            cell(simulated),
+            cell(real)
         );
     }
-    let _ = writeln!(table, "\n{same} rows are the same, {differ} differ, {open} are not compared.");
-    (table, differ)
+    let _ = writeln!(page, "\n{}", counts(&pairs));
+    (page, count(&pairs, Verdict::Differs))
+}
+
+fn count(pairs: &[Pair<'_>], wanted: Verdict) -> usize {
+    pairs.iter().filter(|pair| pair.verdict == wanted).count()
+}
+
+/// How many rows have which verdict, in a sentence.
+pub fn counts(pairs: &[Pair<'_>]) -> String {
+    let of = |verdict| count(pairs, verdict);
+    format!(
+        "{} rows are the same, {} differ, {} were not run, {} are not measured, {} are not compared.",
+        of(Verdict::Same),
+        of(Verdict::Differs),
+        of(Verdict::NotRun),
+        of(Verdict::NotMeasured),
+        of(Verdict::NotCompared) + of(Verdict::NotAsked)
+    )
 }
 
 #[cfg(test)]
@@ -130,7 +193,7 @@ mod tests {
             took_ms: 0,
         };
         let results = rows.iter().map(result).collect();
-        Report { driver_version: 13000, devices: 1, kernel: String::new(), results }
+        Report { machine: String::new(), driver_version: 13000, devices: 1, kernel: String::new(), results }
     }
 
     #[test]
@@ -144,20 +207,32 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_shown_and_no_difference() {
+    fn what_was_not_run_or_not_measured_is_shown_and_no_difference() {
         let (table, differ) = compare(
-            &report(&[("a", Tag::Api, "OK"), ("only-left", Tag::Api, "OK")]),
-            &report(&[("a", Tag::Api, "not run: one GPU"), ("only-right", Tag::Api, "OK")]),
+            &report(&[("a", Tag::Api, "OK"), ("only-left", Tag::Api, "OK"), ("changed", Tag::Api, "OK")]),
+            &report(&[
+                ("a", Tag::Api, "not run: one GPU"),
+                ("changed", Tag::Api, ""),
+                ("gone", Tag::Api, "OK"),
+            ]),
         );
         assert_eq!(differ, 0);
-        assert!(table.contains("not run: one GPU | not compared"), "{table}");
-        assert!(table.contains("`only-left`") && table.contains("`only-right`"), "{table}");
-        assert!(table.ends_with("0 rows are the same, 0 differ, 3 are not compared.\n"), "{table}");
+        for line in [
+            "| OK | not run: one GPU | not run |",
+            "| `only-left` | 1 | api | OK | – | not measured |",
+            "| `changed` | 1 | api | OK | – | not measured |",
+            "| `gone` | 1 | api | – | OK | no longer asked |",
+        ] {
+            assert!(table.contains(line), "{line} is missing in {table}");
+        }
+        let counts =
+            "0 rows are the same, 0 differ, 1 were not run, 2 are not measured, 1 are not compared.\n";
+        assert!(table.ends_with(counts), "{table}");
     }
 
     #[test]
     fn a_report_survives_json() {
-        let report = report(&[("a", Tag::Kernel, "OK")]);
+        let report = report(&[("a", Tag::Kernel, "OK"), ("b", Tag::Api, "")]);
         assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(), report);
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Attribute {
     RangeStart,
     RangeSize,
     Mapped,
+    MappingBase,
+    MappingSize,
     AllowedHandleTypes,
     MempoolHandle,
 }

@@ -99,6 +99,13 @@ fn simulated() -> Vec<Row> {
             let ptr = memory::import_map(&importer, &fd, BYTES)?.ptr;
             Ok((importer, ptr))
         }),
+        row("pool", "memory of an exportable pool", |stage| {
+            let solo = stage.solo()?;
+            let pool = solo.word(Request::PoolCreate { exportable: true })?;
+            let ptr = solo.word(Request::PoolAlloc { pool, bytes: BYTES })?;
+            solo.tell(Request::Synchronize)?;
+            Ok((solo, ptr))
+        }),
         row("reserved", "reserved addresses with nothing mapped", |stage| {
             let solo = stage.solo()?;
             let ptr = solo.word(Request::Reserve { bytes: BYTES })?;
@@ -135,31 +142,53 @@ fn not_simulated() -> Vec<Row> {
             let ptr = solo.word(Request::AllocHost { bytes: BYTES })?;
             Ok((solo, ptr))
         }),
-        row("pool", "memory of an exportable pool", |stage| {
-            let solo = stage.solo()?;
-            let pool = solo.word(Request::PoolCreate { exportable: true })?;
-            let ptr = solo.word(Request::PoolAlloc { pool, bytes: BYTES })?;
-            solo.tell(Request::Synchronize)?;
-            Ok((solo, ptr))
-        }),
     ];
     rows.into_iter().flatten().map(|row| Row { tag: crate::conformance::Tag::Kernel, ..row }).collect()
 }
 
+/// An address in the second of two handles that are mapped side by side, as allocators with segments that grow do it.
+fn second_of_two(stage: &mut Stage) -> Step<(Puppet, u64)> {
+    let solo = stage.solo()?;
+    let ptr = solo.word(Request::Reserve { bytes: 2 * BYTES })?;
+    for at in [0, BYTES] {
+        let handle = solo.word(Request::Create { bytes: BYTES, exportable: true })?;
+        solo.tell(Request::Map { ptr: ptr + at, bytes: BYTES, offset: 0, handle })?;
+    }
+    solo.tell(Request::Allow { ptr, bytes: 2 * BYTES, read_only: false })?;
+    Ok((solo, ptr + BYTES + MIB))
+}
+
+/// An address in a mapping in the middle of a larger reservation.
+fn alone_in_larger(stage: &mut Stage) -> Step<(Puppet, u64)> {
+    let solo = stage.solo()?;
+    let ptr = solo.word(Request::Reserve { bytes: 3 * BYTES })? + BYTES;
+    let handle = solo.word(Request::Create { bytes: BYTES, exportable: true })?;
+    solo.tell(Request::Map { ptr, bytes: BYTES, offset: 0, handle })?;
+    solo.tell(Request::Allow { ptr, bytes: BYTES, read_only: false })?;
+    Ok((solo, ptr + MIB))
+}
+
+/// What the driver calls the mapping itself.
+fn mapping(puppet: &Puppet, ptr: u64) -> Step<String> {
+    let base = puppet.word(Request::Attribute { attribute: Attribute::MappingBase, ptr })?;
+    let bytes = puppet.word(Request::Attribute { attribute: Attribute::MappingSize, ptr })?;
+    let (from, length) = puppet.words(Request::AddressRange { ptr })?;
+    let (base, from) = (ptr.wrapping_sub(base), ptr.wrapping_sub(from));
+    Ok(format!("mapping -{base}, {bytes} bytes, address range -{from}, {length} bytes"))
+}
+
 fn of_neighbours() -> Vec<Row> {
-    vec![Row::api(
-        4,
-        "attributes-two-handles",
-        "attributes in the second of two handles mapped side by side",
-        |stage| {
-            let solo = stage.solo()?;
-            let ptr = solo.word(Request::Reserve { bytes: 2 * BYTES })?;
-            for at in [0, BYTES] {
-                let handle = solo.word(Request::Create { bytes: BYTES, exportable: true })?;
-                solo.tell(Request::Map { ptr: ptr + at, bytes: BYTES, offset: 0, handle })?;
-            }
-            solo.tell(Request::Allow { ptr, bytes: 2 * BYTES, read_only: false })?;
-            attributes(&solo, ptr + BYTES + MIB)
-        },
-    )]
+    let two = "the second of two handles mapped side by side";
+    let alone = "a mapping in the middle of a larger reservation";
+    let of_two = row("two-handles", two, second_of_two);
+    let of_one = row("in-larger", alone, alone_in_larger);
+    let mapping_of = |id: &str, says: &str, make: fn(&mut Stage) -> Step<(Puppet, u64)>| {
+        Row::api(4, format!("mapping-{id}"), format!("mapping and address range of {says}"), move |stage| {
+            let (puppet, ptr) = make(stage)?;
+            mapping(&puppet, ptr)
+        })
+    };
+    let mappings =
+        [mapping_of("two-handles", two, second_of_two), mapping_of("in-larger", alone, alone_in_larger)];
+    of_two.into_iter().chain(of_one).chain(mappings).collect()
 }

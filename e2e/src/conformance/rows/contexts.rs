@@ -152,6 +152,12 @@ fn of_primary() -> Vec<Row> {
                 Ok(outcome(&puppet.word(Request::Alloc { bytes: BYTES })))
             },
         ),
+        Row::api(4, "primary-released-set", "cuCtxSetCurrent of a released primary context", |stage| {
+            let puppet = stage.initialised(&here())?;
+            let context = puppet.word(Request::Retain { device: 0 })?;
+            puppet.tell(Request::PrimaryRelease { device: 0 })?;
+            Ok(outcome(&puppet.tell(Request::SetCurrent { context })))
+        }),
         Row::api(4, "primary-released-push", "cuCtxPushCurrent of a released primary context", |stage| {
             let puppet = stage.initialised(&here())?;
             let context = puppet.word(Request::Retain { device: 0 })?;

@@ -47,6 +47,8 @@ pub(super) fn pointer_attribute(attribute: Attribute) -> PointerAttribute {
         Attribute::RangeStart => PointerAttribute::RangeStart,
         Attribute::RangeSize => PointerAttribute::RangeSize,
         Attribute::Mapped => PointerAttribute::Mapped,
+        Attribute::MappingBase => PointerAttribute::MappingBase,
+        Attribute::MappingSize => PointerAttribute::MappingSize,
         Attribute::AllowedHandleTypes => PointerAttribute::AllowedHandleTypes,
         Attribute::MempoolHandle => PointerAttribute::MempoolHandle,
     }
