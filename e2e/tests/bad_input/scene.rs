@@ -114,15 +114,35 @@ impl Scene {
         self.stage.wait_for_no_more_than(&before)
     }
 
+    /// As `run` for a deed that the pair cannot but notice: it rests meanwhile.
+    pub(crate) fn run_disturbed(self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let before = self.stage.settled()?;
+        deed(&self.stage).with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
+        self.stage.wait_for_no_more_than(&before)?;
+        self.run(|_| Ok(()))
+    }
+
     /// Stops everything in good order; no GPU memory may be left.
     pub(crate) fn end(self) -> anyhow::Result<()> {
+        self.stop(true)
+    }
+
+    /// The same where the misbehaving pod's sidecar is dead.
+    pub(crate) fn end_without_rough(self) -> anyhow::Result<()> {
+        self.stop(false)
+    }
+
+    fn stop(self, rough_too: bool) -> anyhow::Result<()> {
         let Self { stage, pair } = self;
         pair.producer.finish()?;
         pair.consumer.finish()?;
         stage.wait_for_free_memory()?;
         let Stage { node, rough, stranger, producer, consumer, rounds: _ } = stage;
-        for pod in [rough, stranger, producer, consumer] {
+        for pod in [stranger, producer, consumer] {
             pod.stop()?;
+        }
+        if rough_too {
+            rough.stop()?;
         }
         node.stop()
     }
@@ -204,6 +224,11 @@ impl Stage {
         Ok((client, grant))
     }
 
+    /// The socket of a well-behaved pod, for a guest.
+    pub(crate) fn consumer_socket(&self) -> &Path {
+        self.consumer.socket()
+    }
+
     /// The slot of the pod that misbehaves.
     pub(crate) fn slot(&self) -> PathBuf {
         self.node.slot("rough")
@@ -230,7 +255,9 @@ impl Stage {
     /// The end of the plugin's log.
     fn log_tail(&self) -> String {
         let log = self.node.log();
-        let lines: Vec<&str> = log.lines().collect();
+        // Without what the pair does.
+        let theirs = |l: &&str| l.contains("name=good") || l.contains("reason=\"retired\"");
+        let lines: Vec<&str> = log.lines().filter(|l| !theirs(l)).collect();
         lines[lines.len().saturating_sub(25)..].join("\n")
     }
 
