@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use gpu_handoff_cuda::raw::{PointerAttribute, Raw};
 use gpu_handoff_cuda::vmm::ExportError;
 use gpu_handoff_cuda::{
     DeviceUuid, Driver, ExportedFd, LegacyHandle, Memory, NotExportable, Sentinel, VmmAllocation, classify,
@@ -79,10 +78,10 @@ impl Exporter {
                 let exported = self.export_vmm(&VmmAllocation::of_pointer(driver, ptr)?)?;
                 Ok(Exported { range: Some((offset, bytes)), ..exported })
             }
-            Memory::Legacy { bytes: allocation, offset, .. } => Ok(Exported {
+            Memory::Legacy { device, bytes: allocation, offset, .. } => Ok(Exported {
                 kind: Kind::Legacy,
                 carrier: Carrier::Legacy(*LegacyHandle::export(driver, ptr)?.as_bytes()),
-                device: device_of(driver, ptr)?,
+                device: device.uuid(),
                 allocation,
                 range: Some((offset, bytes)),
             }),
@@ -108,16 +107,6 @@ fn of_descriptor(fd: OwnedFd, bytes: u64, device: DeviceUuid) -> Exported {
     Exported { kind: Kind::Vmm, carrier, device, allocation: bytes, range: None }
 }
 
-/// The device that a pointer's memory is on, whatever context is current.
-fn device_of(driver: Driver, ptr: u64) -> Result<DeviceUuid, Fault> {
-    let call = "cuPointerGetAttribute";
-    let answer = Raw::load()?.pointer_attribute(PointerAttribute::DeviceOrdinal, ptr);
-    let ordinal = answer.map_err(|status| gpu_handoff_cuda::CudaError { call, status })?;
-    // An ordinal fills the low half of the word.
-    let ordinal = i32::try_from(ordinal & u64::from(u32::MAX)).unwrap_or(-1);
-    Ok(driver.device_at(ordinal)?.uuid())
-}
-
 fn export_fault(error: ExportError) -> Fault {
     match error {
         ExportError::NotExportable(_) => not_exportable(NotExportable::VmmWithoutDescriptor),
@@ -128,7 +117,9 @@ fn export_fault(error: ExportError) -> Fault {
 
 fn not_exportable(why: NotExportable) -> Fault {
     let found = match why {
-        NotExportable::VmmWithoutDescriptor => "vmm memory without the POSIX descriptor type",
+        NotExportable::VmmWithoutDescriptor => {
+            "vmm memory that is imported, or was made without the POSIX descriptor type"
+        }
         NotExportable::Managed => "managed memory",
         NotExportable::Host => "host memory",
         NotExportable::Pool => "memory of a stream-ordered pool",
