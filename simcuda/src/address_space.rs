@@ -218,20 +218,10 @@ impl AddressSpace {
         (!cut_at_start && !cut_at_end).then(|| inside.into_iter().map(|(at, _)| at).collect())
     }
 
-    /// Start and size of the neighbouring mappings of one reservation that a mapping is among.
-    pub(crate) fn run_of_mappings(&self, region: &Region) -> (u64, u64) {
-        let same = |other: &&Region| {
-            let (low, high) = (other.start.min(region.start), other.end().max(region.end()));
-            matches!(other.origin, Origin::Mapped { .. }) && self.inside_reservation(low, high - low)
-        };
-        let (mut start, mut end) = (region.start, region.end());
-        while let Some(before) = self.find(start.wrapping_sub(1)).filter(same) {
-            start = before.start;
-        }
-        while let Some(after) = self.regions.get(&end).filter(same) {
-            end = after.end();
-        }
-        (start, end - start)
+    /// Start and size of the reservation that a mapping is in.
+    pub(crate) fn reservation_of(&self, region: &Region) -> (u64, u64) {
+        let found = self.taken.range(..=region.start).next_back();
+        found.map_or((region.start, region.bytes), |(&start, taken)| (start, taken.bytes))
     }
 
     /// The starts of the mappings that together are exactly the given range.

@@ -62,10 +62,10 @@ impl Driver {
     }
 }
 
-/// The range of a mapping takes in its neighbours (measured for two handles side by side), that of anything else is its own.
+/// The range of a mapping is the whole reservation that it is in (measured), that of anything else is its own.
 fn range_of(state: &State, region: &Region) -> (u64, u64) {
     match region.origin {
-        Origin::Mapped { .. } => state.space.run_of_mappings(region),
+        Origin::Mapped { .. } => state.space.reservation_of(region),
         _ => (region.start, region.bytes),
     }
 }
