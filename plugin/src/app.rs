@@ -212,5 +212,5 @@ async fn prove_pid_word(program: PathBuf, shared: Shared) {
     };
     shared.pid_word_proven.store(proven, Ordering::Relaxed);
     // The owner is gone only when the daemon stops.
-    let _ = shared.owner.send(Input::PidWordProven(proven)).await;
+    let _ = shared.owner.send(Input::PidWordProven(proven).into()).await;
 }

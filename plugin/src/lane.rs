@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument, info, info_span, warn};
@@ -35,8 +35,8 @@ use tracing::{Instrument, info, info_span, warn};
 use crate::gpu::Inspector;
 use crate::identity::Door;
 use crate::limits;
-use crate::owner::{LaneCommand, LaneHandle};
-use crate::registry::{Input, MemberId, SessionId};
+use crate::owner::{LaneCommand, LaneHandle, Mail};
+use crate::registry::{MemberId, SessionId};
 
 mod outbox;
 mod places;
@@ -44,6 +44,7 @@ mod session;
 mod slot;
 mod vet;
 
+use outbox::Tally;
 use places::{Place, Places};
 use session::Peer;
 
@@ -70,7 +71,7 @@ pub struct LaneSpec {
 #[derive(Debug, Clone)]
 pub struct Shared {
     /// The registry's mail.
-    pub owner: mpsc::Sender<Input>,
+    pub owner: mpsc::Sender<Mail>,
     /// The GPU workers.
     pub inspector: Inspector,
     /// The node's boot.
@@ -104,6 +105,10 @@ pub(crate) struct Context {
     newcomers: mpsc::Sender<Newcomer>,
     /// Connections of applications, from the door to their end.
     connections: Places,
+    /// What waits to be sent to all of the member's processes.
+    outboxes: Tally,
+    /// Places in the owner's queue.
+    turns: Arc<Semaphore>,
 }
 
 /// An application's connection that passed the door.
@@ -162,6 +167,8 @@ async fn run(
         slot_connections: Places::default(),
         newcomers,
         connections: Places::default(),
+        outboxes: Tally::default(),
+        turns: Arc::new(Semaphore::new(limits::OWNER_TURNS)),
     });
     info!(socket = %context.spec.socket.display(), "serving");
     let mut tasks = JoinSet::new();
@@ -206,10 +213,10 @@ async fn accept(listener: &AsyncSeqListener, rest_until: Instant) -> io::Result<
 
 fn obey(context: &Context, command: LaneCommand) {
     match command {
-        LaneCommand::Send(session, message) => {
+        LaneCommand::Send(session, messages) => {
             let peer = context.sessions.borrow().get(&session).cloned();
             if let Some(peer) = peer {
-                peer.say(&message);
+                messages.iter().for_each(|message| peer.say(message));
             }
         }
         LaneCommand::EndSession(session) => {

@@ -8,8 +8,19 @@ pub const OWNER_QUEUE: usize = 4_096;
 /// Commands that may wait for a lane. The owner never waits: a member whose lane is that far behind loses its
 /// sessions.
 pub const LANE_QUEUE: usize = 16_384;
-/// Packets that may wait for a process that does not read; one more ends its connection.
-pub const OUTBOX_PACKETS: usize = 20_000;
+/// Inputs of one member that may wait for the owner, so that no member keeps the others waiting.
+pub const OWNER_TURNS: usize = 32;
+/// How long the owner may take for one input before it lets the other tasks of its thread work.
+pub const OWNER_TIME: Duration = Duration::from_micros(200);
+/// What may wait for a process that does not read, in bytes of the daemon's memory; more ends its connection. Half of it
+/// is for events of watches: more of those end the watch.
+pub const OUTBOX_BYTES: usize = 32 << 20;
+/// What may wait for all processes of a member together, in bytes of the daemon's memory.
+pub const OUTBOXES_BYTES: usize = 64 << 20;
+/// What a packet that waits takes beside its own bytes, in bytes.
+pub const WAITING_PACKET_BYTES: usize = 128;
+/// What a descriptor in a packet that waits counts as, in bytes: it may be the last one of a buffer that is over.
+pub const WAITING_DESCRIPTOR_BYTES: usize = 4 << 10;
 /// How long nobody is accepted after it failed, mostly for want of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of sidecars to one slot; one more is refused.

@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerMessage, Carrier};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tracing::{debug, info, warn};
 
+use crate::limits;
 use crate::registry::{Effect, Input, MemberId, Note, Registry, SessionId};
 
 /// What the owner tells a lane.
 #[derive(Debug)]
 pub enum LaneCommand {
-    /// Send this to a session.
-    Send(SessionId, BrokerMessage),
+    /// Send these to a session, in order.
+    Send(SessionId, Vec<BrokerMessage>),
     /// Close this.
     Dispose(Carrier),
     /// End a session's connection.
@@ -47,11 +48,27 @@ impl LaneHandle {
     }
 }
 
+/// What the owner is sent.
+#[derive(Debug)]
+pub struct Mail {
+    /// What happened.
+    pub input: Input,
+    /// The sender's place in the queue, given back when the input has been dealt with. A member has few: however much it
+    /// asks, the others do not wait long.
+    pub turn: Option<OwnedSemaphorePermit>,
+}
+
+impl From<Input> for Mail {
+    fn from(input: Input) -> Self {
+        Self { input, turn: None }
+    }
+}
+
 /// The registry with its mail.
 #[derive(Debug)]
 pub struct Owner {
     registry: Registry,
-    inbox: mpsc::Receiver<Input>,
+    inbox: mpsc::Receiver<Mail>,
     lanes: HashMap<MemberId, LaneHandle>,
     sessions: HashMap<SessionId, MemberId>,
 }
@@ -61,7 +78,7 @@ impl Owner {
     #[must_use]
     pub fn new(
         registry: Registry,
-        inbox: mpsc::Receiver<Input>,
+        inbox: mpsc::Receiver<Mail>,
         lanes: HashMap<MemberId, LaneHandle>,
     ) -> Self {
         Self { registry, inbox, lanes, sessions: HashMap::new() }
@@ -71,12 +88,18 @@ impl Owner {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             let due = self.registry.next_deadline();
-            let input = tokio::select! {
-                input = self.inbox.recv() => match input { Some(input) => input, None => break },
-                () = sleep_until(due) => Input::Tick,
+            let Mail { input, turn } = tokio::select! {
+                mail = self.inbox.recv() => match mail { Some(mail) => mail, None => break },
+                () = sleep_until(due) => Input::Tick.into(),
                 _ = stop.wait_for(|stopping| *stopping) => break,
             };
+            let begun = Instant::now();
             self.take(input);
+            drop(turn);
+            if begun.elapsed() >= limits::OWNER_TIME {
+                // Answers of the GPU worker wait for this thread too.
+                tokio::task::yield_now().await;
+            }
         }
         let (buffers, leases, sessions) = self.registry.counts();
         info!(buffers, leases, sessions, "the registry stops");
@@ -98,8 +121,18 @@ impl Owner {
         };
         // What is written to the log waits until everybody has been told.
         let mut notes = Vec::new();
-        for effect in self.registry.apply(input, Instant::now()) {
-            notes.extend(self.perform(effect));
+        let mut effects = self.registry.apply(input, Instant::now()).into_iter().peekable();
+        while let Some(effect) = effects.next() {
+            if let Effect::Send(session, message) = effect {
+                // What is said to one session at a time is one command: a watch may begin with very much.
+                let mut messages = vec![message];
+                while let Some(Effect::Send(_, more)) = effects.next_if(|e| e.is_said_to(session)) {
+                    messages.push(more);
+                }
+                self.to_session(session, LaneCommand::Send(session, messages));
+            } else {
+                notes.extend(self.perform(effect));
+            }
         }
         for note in &notes {
             self.log(note);
@@ -113,7 +146,9 @@ impl Owner {
     fn perform(&self, effect: Effect) -> Option<Note> {
         match effect {
             Effect::Note(note) => return Some(note),
-            Effect::Send(session, message) => self.to_session(session, LaneCommand::Send(session, message)),
+            Effect::Send(session, message) => {
+                self.to_session(session, LaneCommand::Send(session, vec![message]));
+            }
             Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
             Effect::Dispose(member, carrier) => {
                 if let Some(lane) = self.lanes.get(&member) {

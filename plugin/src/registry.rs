@@ -139,6 +139,14 @@ pub enum Effect {
     Note(Note),
 }
 
+impl Effect {
+    /// Whether this is a message to the session.
+    #[must_use]
+    pub fn is_said_to(&self, session: SessionId) -> bool {
+        matches!(self, Self::Send(to, _) if *to == session)
+    }
+}
+
 /// What happened, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {

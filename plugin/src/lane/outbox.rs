@@ -1,15 +1,24 @@
 //! What waits to be sent to one process: packets in order, bounded, and a watch's events never without a gap unsaid.
 
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
 
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::message::RequestId;
+
+use crate::limits;
+
+/// Bytes that wait in several outboxes together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tally(Rc<Cell<usize>>);
 
 /// Packets that the peer's queue had no room for.
 #[derive(Debug)]
 pub(super) struct Outbox {
     packets: VecDeque<Outgoing>,
-    limit: usize,
+    bytes: usize,
+    of_member: Tally,
     overflown: HashSet<RequestId>,
 }
 
@@ -27,23 +36,36 @@ pub(super) enum Queued {
 }
 
 impl Outbox {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { packets: VecDeque::new(), limit, overflown: HashSet::new() }
+    pub(super) fn new(of_member: &Tally) -> Self {
+        Self { packets: VecDeque::new(), bytes: 0, of_member: of_member.clone(), overflown: HashSet::new() }
     }
 
     /// Queues a packet; `watch` is the watch's request where it is an event of one. Half of the room is for events.
     pub(super) fn push(&mut self, packet: Outgoing, watch: Option<RequestId>) -> Queued {
+        let bytes = cost(&packet);
         match watch {
             Some(request) if self.overflown.contains(&request) => return Queued::Dropped,
-            Some(request) if self.packets.len() >= self.limit / 2 => {
+            Some(request) if !self.has_room(bytes, 2) => {
                 self.overflown.insert(request);
                 return Queued::WatchOverflow;
             }
-            _ if self.packets.len() >= self.limit => return Queued::NoRoom,
+            _ if !self.has_room(bytes, 1) => return Queued::NoRoom,
             _ => {}
         }
+        self.count(self.bytes + bytes);
         self.packets.push_back(packet);
         Queued::Yes
+    }
+
+    /// Whether so much more fits into this part of the room.
+    fn has_room(&self, bytes: usize, part: usize) -> bool {
+        self.bytes + bytes <= limits::OUTBOX_BYTES / part
+            && self.of_member.0.get() + bytes <= limits::OUTBOXES_BYTES / part
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.of_member.0.set(self.of_member.0.get() - self.bytes + bytes);
+        self.bytes = bytes;
     }
 
     pub(super) fn first(&self) -> Option<&Outgoing> {
@@ -51,7 +73,9 @@ impl Outbox {
     }
 
     pub(super) fn first_is_sent(&mut self) {
-        self.packets.pop_front();
+        if let Some(packet) = self.packets.pop_front() {
+            self.count(self.bytes - cost(&packet));
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -64,26 +88,57 @@ impl Outbox {
     }
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.count(0);
+    }
+}
+
+/// What a packet takes while it waits.
+fn cost(packet: &Outgoing) -> usize {
+    packet.bytes.capacity()
+        + packet.descriptors.len() * limits::WAITING_DESCRIPTOR_BYTES
+        + limits::WAITING_PACKET_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A packet that takes up to a given part of an outbox.
+    fn packet(part: usize) -> Outgoing {
+        let bytes = limits::OUTBOX_BYTES / part - limits::WAITING_PACKET_BYTES;
+        Outgoing { bytes: Vec::with_capacity(bytes), descriptors: Vec::new() }
+    }
+
     #[test]
     fn a_watch_overflows_before_answers_have_no_room() {
-        let mut outbox = Outbox::new(4);
-        let packet = Outgoing::default;
-        assert_eq!(outbox.push(packet(), Some(9)), Queued::Yes);
-        assert_eq!(outbox.push(packet(), Some(9)), Queued::Yes);
-        assert_eq!(outbox.push(packet(), Some(9)), Queued::WatchOverflow);
-        assert_eq!(outbox.push(packet(), Some(9)), Queued::Dropped);
-        assert_eq!(outbox.push(packet(), None), Queued::Yes);
-        assert_eq!(outbox.push(packet(), None), Queued::Yes);
-        assert_eq!(outbox.push(packet(), None), Queued::NoRoom);
+        let mut outbox = Outbox::new(&Tally::default());
+        assert_eq!(outbox.push(packet(4), Some(9)), Queued::Yes);
+        assert_eq!(outbox.push(packet(4), Some(9)), Queued::Yes);
+        assert_eq!(outbox.push(packet(4), Some(9)), Queued::WatchOverflow);
+        assert_eq!(outbox.push(packet(4), Some(9)), Queued::Dropped);
+        assert_eq!(outbox.push(packet(4), None), Queued::Yes);
+        assert_eq!(outbox.push(packet(4), None), Queued::Yes);
+        assert_eq!(outbox.push(packet(4), None), Queued::NoRoom);
         while outbox.first().is_some() {
             outbox.first_is_sent();
         }
         assert!(outbox.is_empty());
         outbox.watch_ended(9);
-        assert_eq!(outbox.push(packet(), Some(9)), Queued::Yes);
+        assert_eq!(outbox.push(packet(4), Some(9)), Queued::Yes);
+    }
+
+    #[test]
+    fn the_processes_of_a_member_share_a_limit() {
+        let of_member = Tally::default();
+        let mut outboxes: Vec<Outbox> = (0..3).map(|_| Outbox::new(&of_member)).collect();
+        assert_eq!(outboxes[0].push(packet(1), None), Queued::Yes);
+        assert_eq!(outboxes[1].push(packet(1), None), Queued::Yes);
+        assert_eq!(outboxes[2].push(packet(2), None), Queued::NoRoom);
+        outboxes.remove(0);
+        assert_eq!(outboxes[1].push(packet(2), None), Queued::Yes);
+        outboxes.clear();
+        assert_eq!(of_member.0.get(), 0);
     }
 }

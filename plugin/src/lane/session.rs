@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::codec;
@@ -20,10 +21,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{Instrument, debug, info, info_span};
 
-use super::outbox::{Outbox, Queued};
+use super::outbox::{Outbox, Queued, Tally};
 use super::{Context, Newcomer, slot, vet};
 use crate::identity::Process;
-use crate::limits;
+use crate::owner::Mail;
 use crate::registry::{Ask, Input, SessionFacts, SessionId};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
@@ -37,8 +38,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn new(connection: AsyncSeqPacket) -> Self {
-        let outbox = RefCell::new(Outbox::new(limits::OUTBOX_PACKETS));
+    fn new(connection: AsyncSeqPacket, of_member: &Tally) -> Self {
+        let outbox = RefCell::new(Outbox::new(of_member));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
         Self { connection, outbox, overflown, stirred, ended }
     }
@@ -104,7 +105,7 @@ impl Peer {
 pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
     let Newcomer { connection, process, place: _place } = newcomer;
     let id = context.new_session_id();
-    let peer = Rc::new(Peer::new(connection));
+    let peer = Rc::new(Peer::new(connection, &context.outboxes));
     let span = info_span!("session", id = id.0, pid = process.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context: &context, peer: &peer };
@@ -126,7 +127,11 @@ impl Drop for Present<'_> {
         if std::thread::panicking() {
             // The orderly way tells it with the true reason. This one must not wait: a full queue means that the daemon
             // is beyond help anyway.
-            let _ = self.context.shared.owner.try_send(Input::SessionEnded(self.id, EndReason::OwnerClosed));
+            let _ = self
+                .context
+                .shared
+                .owner
+                .try_send(Input::SessionEnded(self.id, EndReason::OwnerClosed).into());
         }
     }
 }
@@ -298,7 +303,8 @@ impl Session<'_> {
     }
 
     async fn tell(&self, input: Input) {
+        let turn = Arc::clone(&self.context.turns).acquire_owned().await.ok();
         // The owner is gone only when the daemon stops, and then the session does too.
-        let _ = self.context.shared.owner.send(input).await;
+        let _ = self.context.shared.owner.send(Mail { input, turn }).await;
     }
 }
