@@ -10,10 +10,14 @@ use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::node::PATIENCE;
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{Client, vmm};
-use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Target};
+use gpu_handoff_protocol::message::{
+    BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Target,
+};
 use gpu_handoff_protocol::{BufferId, Code};
 
-use crate::scene::{BYTES, SOURCE, Scene, Stage, acquire, acquired, eventually, folder, kill, publish, refused_with, verify};
+use crate::scene::{
+    BYTES, SOURCE, Scene, Stage, acquire, acquired, eventually, folder, kill, publish, refused_with, verify,
+};
 
 /// Starts the program `rough` in the misbehaving pod, and waits for the first line that it prints.
 fn rough(stage: &Stage, deed: &str) -> anyhow::Result<(Child, String)> {
@@ -28,7 +32,8 @@ fn rough(stage: &Stage, deed: &str) -> anyhow::Result<(Child, String)> {
 /// Waits for the next event that `pick` picks, of a watch or a notice.
 fn event<T>(client: &mut Client, what: &str, pick: impl Fn(&Event) -> Option<T>) -> anyhow::Result<T> {
     loop {
-        let message: BrokerMessage = client.hear()?.with_context(|| format!("the connection ended before {what}"))?;
+        let message: BrokerMessage =
+            client.hear()?.with_context(|| format!("the connection ended before {what}"))?;
         if let BrokerBody::Event(event) = &message.body
             && let Some(found) = pick(event)
         {
@@ -52,7 +57,9 @@ fn a_producer_with_many_publishes_on_the_way() -> anyhow::Result<()> {
             let (mut child, said) = rough(stage, "publish")?;
             assert_eq!(said, "publishing", "round {round}");
             // It has sent far more than it was answered for.
-            eventually("some are published", || Ok(stage.node.log().contains(&format!("name=flood-{}", 100))))?;
+            eventually("some are published", || {
+                Ok(stage.node.log().contains(&format!("name=flood-{}", 100)))
+            })?;
             kill(child.id())?;
             child.wait()?;
         }
@@ -80,9 +87,12 @@ fn a_producer_with_many_publishes_on_the_way() -> anyhow::Result<()> {
 #[test]
 fn a_consumer_that_waits() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let mut consumers: Vec<App> = (0..3).map(|_| stage.connected(&stage.rough)).collect::<Result<_, _>>()?;
+        let mut consumers: Vec<App> =
+            (0..3).map(|_| stage.connected(&stage.rough)).collect::<Result<_, _>>()?;
         for consumer in &mut consumers {
-            let Order::Acquire { name, id, newer_than, wait_ms, lease, .. } = acquire("never", 0, PATIENCE * 10) else {
+            let Order::Acquire { name, id, newer_than, wait_ms, lease, .. } =
+                acquire("never", 0, PATIENCE * 10)
+            else {
                 anyhow::bail!("no acquire")
             };
             let order = Order::Acquire { name, id, newer_than, wait_ms, lease, announce: true };
@@ -137,7 +147,9 @@ fn a_producer_whose_buffer_is_leased() -> anyhow::Result<()> {
         let id = grant.buffer.id;
         source.kill()?;
         let leases = event(&mut client, "the buffer is orphaned", |event| match event {
-            Event::Orphaned { id: orphan, reason: EndReason::OwnerDied, leases } if *orphan == id => Some(*leases),
+            Event::Orphaned { id: orphan, reason: EndReason::OwnerDied, leases } if *orphan == id => {
+                Some(*leases)
+            }
             _ => None,
         })?;
         assert_eq!(leases, 2);
@@ -171,7 +183,10 @@ fn an_application_whose_child_holds_the_connection() -> anyhow::Result<()> {
         assert_eq!(ended, EndReason::OwnerDied);
         ensure!(std::path::Path::new(&format!("/proc/{child}/fd")).exists(), "the child is gone");
         client.begin(ClientBody::Release(vec![theirs.lease]))?;
-        assert_eq!(event(&mut client, "the parent's buffer is gone", gone(theirs.buffer.id))?, EndReason::OwnerDied);
+        assert_eq!(
+            event(&mut client, "the parent's buffer is gone", gone(theirs.buffer.id))?,
+            EndReason::OwnerDied
+        );
         // Its lease of the source has ended too: the source goes with the last one that is known of.
         let id = grant.buffer.id;
         source.finish()?;
@@ -200,7 +215,10 @@ fn the_sidecar() -> anyhow::Result<()> {
         crate::scene::done(&mut consumer, &Order::Release { lease: "lease".to_owned() })?;
         acquired(&mut consumer, "another")?;
         verify(&mut consumer)?;
-        ensure!(Client::connect(stage.rough.socket()).is_err(), "somebody listens on the socket of a dead sidecar");
+        ensure!(
+            Client::connect(stage.rough.socket()).is_err(),
+            "somebody listens on the socket of a dead sidecar"
+        );
         // Its successor takes its place, the socket's file too.
         let successor = Pod::start(&stage.node, "rough", Walls::None)?;
         ensure!(Client::greeted(successor.socket())?.acquire_nothing()?, "the successor does not serve");
@@ -225,7 +243,9 @@ fn the_gpu_worker() -> anyhow::Result<()> {
             let items = (0..64).map(|i| item(&format!("{round}-{i}"))).collect::<Result<_, _>>()?;
             let request = client.begin(ClientBody::Publish(items))?;
             kill(worker)?;
-            let BrokerBody::Published(outcomes) = client.answer(request)? else { anyhow::bail!("no outcomes") };
+            let BrokerBody::Published(outcomes) = client.answer(request)? else {
+                anyhow::bail!("no outcomes")
+            };
             for refusal in outcomes.into_iter().filter_map(Result::err) {
                 crate::scene::expect_code(&refusal, Code::WorkerFailed);
             }

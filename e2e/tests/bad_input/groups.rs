@@ -30,7 +30,10 @@ fn another_groups_buffer_reads_like_one_that_does_not_exist() -> anyhow::Result<
         };
         assert_eq!(about(&mut stranger, id)?, about(&mut stranger, nothing)?);
         refused_with(stranger.acquire(Target::Name(SOURCE.parse()?), NOW)?, Code::NotFound);
-        refused_with(stranger.acquire(Target::Name(SOURCE.parse()?), Duration::from_millis(50))?, Code::WaitTimeout);
+        refused_with(
+            stranger.acquire(Target::Name(SOURCE.parse()?), Duration::from_millis(50))?,
+            Code::WaitTimeout,
+        );
         refused_with(stranger.release(vec![grant.lease])?.remove(0), Code::NotLeased);
         // The name is free in the other group.
         stranger.publish_one(legacy(SOURCE, DeviceUuid::from_bytes([1; 16]), BYTES)?)??;
@@ -48,7 +51,10 @@ fn a_watch_sees_its_own_group_alone() -> anyhow::Result<()> {
         let source = stage.source()?;
         let mut stranger = Client::greeted(stage.stranger.socket())?;
         let watch = stranger.begin(ClientBody::Watch)?;
-        anyhow::ensure!(matches!(stranger.answer(watch)?, BrokerBody::Event(Event::SnapshotDone)), "more was there");
+        anyhow::ensure!(
+            matches!(stranger.answer(watch)?, BrokerBody::Event(Event::SnapshotDone)),
+            "more was there"
+        );
         // The pair hands buffers over all the while; the next event that comes is of the watcher's own group.
         let before = stage.rounds();
         crate::scene::eventually("the pair goes on", || Ok(stage.rounds() > before + 3))?;
@@ -59,7 +65,10 @@ fn a_watch_sees_its_own_group_alone() -> anyhow::Result<()> {
             BrokerBody::Event(Event::Appeared(info)) => assert_eq!(info.id, own),
             other => panic!("{other:?}"),
         }
-        anyhow::ensure!(matches!(heard.answer(other)?, BrokerBody::Event(Event::SnapshotDone)), "more was there");
+        anyhow::ensure!(
+            matches!(heard.answer(other)?, BrokerBody::Event(Event::SnapshotDone)),
+            "more was there"
+        );
         drop(stranger);
         match heard.answer(other)? {
             BrokerBody::Event(Event::Gone { id, reason: EndReason::OwnerClosed }) => assert_eq!(id, own),
@@ -91,10 +100,13 @@ fn a_name_belongs_to_the_pod_that_holds_it() -> anyhow::Result<()> {
         crate::scene::eventually("the name is free", || {
             Ok(rival.publish_one(legacy("ours", device, BYTES)?)?.is_ok())
         })?;
-        rival.acquire(Target::Name("ours".parse()?), PATIENCE)?.map(drop).or_else(|refusal| {
-            // Publisher and importer are one process here, which legacy handles may not stand.
-            if refusal.code() == Code::PidCollision { Ok(()) } else { Err(refusal) }
-        })
-        .context("acquire what was published")
+        rival
+            .acquire(Target::Name("ours".parse()?), PATIENCE)?
+            .map(drop)
+            .or_else(|refusal| {
+                // Publisher and importer are one process here, which legacy handles may not stand.
+                if refusal.code() == Code::PidCollision { Ok(()) } else { Err(refusal) }
+            })
+            .context("acquire what was published")
     })
 }

@@ -35,7 +35,9 @@ fn acquire_of_what_is_not_there() -> anyhow::Result<()> {
         refused_with(client.acquire(name("never")?, Duration::from_millis(50))?, Code::WaitTimeout);
         let newer = Wanted { target: name(SOURCE)?, newer_than: u64::MAX };
         match client.ask(ClientBody::Acquire { items: vec![newer], wait: Duration::from_millis(50) })? {
-            BrokerBody::Acquired(outcomes) => expect_code(outcomes[0].as_ref().unwrap_err(), Code::WaitTimeout),
+            BrokerBody::Acquired(outcomes) => {
+                expect_code(outcomes[0].as_ref().unwrap_err(), Code::WaitTimeout)
+            }
             other => panic!("{other:?}"),
         }
         // From before a reboot, or from another node.

@@ -117,7 +117,8 @@ impl Scene {
     /// As `run` for a deed that the pair cannot but notice: it rests meanwhile.
     pub(crate) fn run_disturbed(self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let before = self.stage.settled()?;
-        deed(&self.stage).with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
+        deed(&self.stage)
+            .with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
         self.stage.wait_for_no_more_than(&before)?;
         self.run(|_| Ok(()))
     }
@@ -130,6 +131,14 @@ impl Scene {
     /// The same where the misbehaving pod's sidecar is dead.
     pub(crate) fn end_without_rough(self) -> anyhow::Result<()> {
         self.stop(false)
+    }
+
+    /// Stops the plugin while everybody is still there.
+    pub(crate) fn stop_plugin_first(self) -> anyhow::Result<()> {
+        let Self { stage, pair } = self;
+        stage.node.stop()?;
+        pair.producer.finish()?;
+        pair.consumer.finish()
     }
 
     fn stop(self, rough_too: bool) -> anyhow::Result<()> {
