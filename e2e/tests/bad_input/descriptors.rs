@@ -62,7 +62,7 @@ impl FewDescriptors {
 impl Drop for FewDescriptors {
     fn drop(&mut self) {
         // The process may be gone.
-        let _ = rustix::process::prlimit(Some(self.pid), Resource::Nofile, self.before.clone());
+        let _ = rustix::process::prlimit(Some(self.pid), Resource::Nofile, self.before);
     }
 }
 

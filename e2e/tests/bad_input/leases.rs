@@ -75,7 +75,10 @@ fn acquire_of_what_is_retired() -> anyhow::Result<()> {
         let receipt = owner.publish_one(legacy("soon-over", device(), BYTES)?)??;
         let grant = match other.acquire(name("soon-over")?, NOW)? {
             // The test's process publishes and acquires: legacy handles may refuse that.
-            Err(refusal) => return Ok(expect_code(&refusal, Code::PidCollision)),
+            Err(refusal) => {
+                expect_code(&refusal, Code::PidCollision);
+                return Ok(());
+            }
             Ok(grant) => grant,
         };
         assert_eq!(owner.retire(receipt.id, Duration::from_secs(60))?.unwrap(), 1);

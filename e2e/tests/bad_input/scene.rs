@@ -341,10 +341,8 @@ pub(crate) fn expect_code(refusal: &Refusal, code: Code) {
 /// Checks that an outcome is a refusal with this code.
 #[track_caller]
 pub(crate) fn refused_with<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Code) {
-    match outcome {
-        Err(refusal) => expect_code(&refusal, code),
-        Ok(granted) => panic!("{granted:?} instead of {code}"),
-    }
+    let found = outcome.as_ref().map_err(Refusal::code);
+    assert!(matches!(found, Err(found) if found == code), "{outcome:?} instead of {code}");
 }
 
 fn fill(app: &mut App) -> anyhow::Result<()> {
