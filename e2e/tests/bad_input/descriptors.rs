@@ -126,6 +126,7 @@ fn control_data_that_the_kernel_cut() -> anyhow::Result<()> {
     // The pair would not get descriptors either while the table is full, so it rests.
     let stage = &scene.stage;
     let client = Client::greeted(stage.rough.socket())?;
+    stage.settled()?;
     let refused = {
         let _few = FewDescriptors::of(stage.node.plugin_pid(), 8)?;
         client.wire.send(publish_bytes(MESSAGE_ITEMS)?, vec![null()?; MESSAGE_ITEMS])?;
@@ -145,6 +146,7 @@ fn a_table_that_is_full() -> anyhow::Result<()> {
     let stage = &scene.stage;
     let complaints = |log: String| log.matches("could not be accepted").count();
     let (plugin, sidecar) = (|| complaints(stage.node.log()), || complaints(stage.rough_log()));
+    stage.settled()?;
     let (mut waiting, mut client) = {
         let _few = FewDescriptors::of(stage.node.plugin_pid(), 0)?;
         let _few_too = FewDescriptors::of(stage.rough.sidecar_pid()?, 0)?;

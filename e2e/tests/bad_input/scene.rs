@@ -291,7 +291,7 @@ impl Stage {
     }
 
     /// The counts, once they have not changed for a while: probes of the start are over then.
-    fn settled(&self) -> anyhow::Result<Vec<(String, usize)>> {
+    pub(crate) fn settled(&self) -> anyhow::Result<Vec<(String, usize)>> {
         let (mut last, mut looks) = (self.counts()?, 0);
         wait::until(PATIENCE, "the counts of descriptors settle", || {
             let now = self.counts()?;
