@@ -33,7 +33,7 @@ fn snapshot(client: &Client) -> Result<Vec<BufferInfo>, Failure> {
     let mut buffers = Vec::new();
     for event in client.watch()? {
         match event? {
-            Event::Appeared(buffer) => buffers.push(*buffer),
+            Event::Appeared(buffer) => buffers.push(BufferInfo::clone(&buffer)),
             Event::Gone { id, .. } => buffers.retain(|buffer: &BufferInfo| buffer.id != id),
             Event::SnapshotDone => break,
             Event::Retiring { .. } | Event::Orphaned { .. } => {}

@@ -5,6 +5,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{
@@ -95,7 +96,7 @@ fn buffer(random: u128, name: &str, generation: u64, kind: Kind) -> BufferInfo {
 
 /// A group of two buffers, one of which ends.
 fn lively(body: &ClientBody) -> (Vec<BrokerBody>, bool) {
-    let appeared = |buffer| BrokerBody::Event(Event::Appeared(Box::new(buffer)));
+    let appeared = |buffer| BrokerBody::Event(Event::Appeared(Arc::new(buffer)));
     match body {
         ClientBody::Hello { .. } => (vec![welcome()], false),
         ClientBody::Watch => {

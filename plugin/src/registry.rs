@@ -20,7 +20,8 @@
 //! | a buffer ends; what happens to its leases | [`ending`] |
 //! | who is told of it | [`notices`] |
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::{Policy, Usage};
@@ -151,7 +152,7 @@ impl Effect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
     /// A buffer was published.
-    Published(Box<BufferInfo>),
+    Published(Arc<BufferInfo>),
     /// A lease was given to a member's session.
     Leased(LeaseId, BufferId, SessionId),
     /// A buffer takes no new leases; so many are left.
@@ -183,13 +184,13 @@ struct Session {
     leases: BTreeSet<LeaseId>,
     /// Buffers whose carrier was ever sent to this session.
     given: HashSet<BufferId>,
-    /// Requests that wait for an answer, watches included.
-    open: BTreeSet<RequestId>,
+    /// Requests that wait for an answer, watches included, and how many items each has.
+    open: BTreeMap<RequestId, u64>,
 }
 
 #[derive(Debug)]
 struct Buffer {
-    info: BufferInfo,
+    info: Arc<BufferInfo>,
     group: GroupKey,
     owner: SessionId,
     member: MemberId,
@@ -313,24 +314,24 @@ impl Registry {
         self.members.get_mut(&member).map(|m| &mut m.usage)
     }
 
-    /// Registers a request that stays open, unless the session has too many or the number is in use.
-    fn open_request(&mut self, session: SessionId, request: RequestId) -> Result<(), Refusal> {
+    /// Registers a request that stays open, unless the session has too much open or the number is in use.
+    fn open_request(&mut self, session: SessionId, request: RequestId, items: u64) -> Result<(), Refusal> {
         let limit = self.policy.quota.requests;
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
-        if s.open.len() as u64 >= limit {
-            return Err(Refusal::new(Code::TooManyRequests).compared_with(
-                "requests",
-                format!("at most {limit}"),
-                s.open.len(),
-            ));
+        let open: u64 = s.open.values().sum();
+        if open + items > limit {
+            let wanted = format!("at most {limit} open items");
+            let found = format!("{open} open, {items} more");
+            return Err(Refusal::new(Code::TooManyRequests).compared_with("requests", wanted, found));
         }
-        if !s.open.insert(request) {
+        if s.open.contains_key(&request) {
             return Err(Refusal::new(Code::Malformed).compared_with(
                 "request number",
                 "one not in use",
                 request,
             ));
         }
+        s.open.insert(request, items);
         Ok(())
     }
 

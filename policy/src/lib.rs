@@ -39,13 +39,13 @@ pub struct Quota {
     pub leases: u64,
     /// Connections of its applications.
     pub connections: u64,
-    /// Requests of one connection that wait for an answer, watches included.
+    /// Items that one connection waits for, each of its watches counted as one.
     pub requests: u64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { buffers: 16_384, bytes: 4 << 40, leases: 65_536, connections: 256, requests: 1_024 }
+        Self { buffers: 16_384, bytes: 4 << 40, leases: 65_536, connections: 64, requests: 1_024 }
     }
 }
 

@@ -168,7 +168,7 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// It was published (or was there when the watch began).
-    Appeared(Box<BufferInfo>),
+    Appeared(Arc<BufferInfo>),
     /// All that was there when the watch began has been told.
     SnapshotDone,
     /// It takes no new leases; holders are asked to release in time.

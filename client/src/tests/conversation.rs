@@ -216,7 +216,7 @@ fn a_watch_gives_the_snapshot_then_changes() {
     let (request, body) = fake.expect();
     assert!(matches!(body, ClientBody::Watch));
     assert_eq!(watch.try_recv().unwrap(), None);
-    let there = Event::Appeared(Box::new(info(1, "w")));
+    let there = Event::Appeared(Arc::new(info(1, "w")));
     for event in [there.clone(), Event::SnapshotDone] {
         fake.say(request, BrokerBody::Event(event));
     }
@@ -244,7 +244,7 @@ fn an_unread_watch_overflows_and_ends() {
     });
     assert_eq!(error.code(), Some(Code::NotFound));
     assert!(watch.next().unwrap().is_ok());
-    fake.say(request, BrokerBody::Event(Event::Appeared(Box::new(info(1, "after-the-gap")))));
+    fake.say(request, BrokerBody::Event(Event::Appeared(Arc::new(info(1, "after-the-gap")))));
     for _ in 1..limits::WATCH_EVENTS {
         assert_eq!(watch.next().unwrap().unwrap(), Event::SnapshotDone);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, Target, Wanted};
-use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
 use super::publish::list;
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId};
@@ -98,7 +98,7 @@ impl Registry {
             self.settle(session, request, &items, Code::NotFound);
             return;
         };
-        if let Err(refusal) = self.open_request(session, request) {
+        if let Err(refusal) = self.open_request(session, request, items.len() as u64) {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
@@ -188,7 +188,7 @@ impl Registry {
         buffer.given.insert(session);
         s.leases.insert(lease);
         s.given.insert(id);
-        let info = buffer.info.clone();
+        let info = BufferInfo::clone(&buffer.info);
         self.leases.insert(lease, id);
         if let Some(usage) = self.usage_mut(member) {
             usage.leases += 1;

@@ -1,5 +1,7 @@
 //! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
 
+use std::sync::Arc;
+
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
 use gpu_handoff_protocol::{BufferId, GroupKey};
 
@@ -10,7 +12,7 @@ const NOTICE: RequestId = 0;
 
 impl Registry {
     pub(super) fn watch(&mut self, session: SessionId, request: RequestId) {
-        if let Err(refusal) = self.open_request(session, request) {
+        if let Err(refusal) = self.open_request(session, request, 1) {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
@@ -20,8 +22,8 @@ impl Registry {
         let mut live: Vec<BufferId> = g.names.values().flatten().copied().collect();
         live.sort_by_key(|id| self.buffers.get(id).map(|b| b.info.generation));
         for id in live {
-            if let Some(info) = self.buffers.get(&id).map(|b| b.info.clone()) {
-                self.reply(session, request, BrokerBody::Event(Event::Appeared(Box::new(info))));
+            if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
+                self.reply(session, request, BrokerBody::Event(Event::Appeared(info)));
             }
         }
         self.reply(session, request, BrokerBody::Event(Event::SnapshotDone));

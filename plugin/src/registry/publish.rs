@@ -1,6 +1,7 @@
 //! A buffer appears.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
 use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Refusal};
@@ -34,7 +35,8 @@ impl Registry {
         };
         let generation = self.next_generation(&facts.group);
         let Vetted { id, publication, verified } = vetted;
-        let info = BufferInfo { id, generation, owner: facts.pod, verified, facts: publication.facts };
+        let info =
+            Arc::new(BufferInfo { id, generation, owner: facts.pod, verified, facts: publication.facts });
         self.insert(session, member, facts.group, info, publication.carrier);
         Ok(PublishedAs { id, generation })
     }
@@ -90,7 +92,7 @@ impl Registry {
         owner: SessionId,
         member: MemberId,
         group: GroupKey,
-        info: BufferInfo,
+        info: Arc<BufferInfo>,
         carrier: Carrier,
     ) {
         let id = info.id;
@@ -105,8 +107,8 @@ impl Registry {
         if let Some(g) = self.groups.get_mut(&group) {
             g.names.entry(info.facts.name.clone()).or_default().push(id);
         }
-        self.tell_watchers(&group, &Event::Appeared(Box::new(info.clone())));
-        self.effects.push(Effect::Note(Note::Published(Box::new(info.clone()))));
+        self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
+        self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
         self.waits.buffer_appeared(&group, &info.facts.name);
         let carrier = Some(carrier);
         let (leases, given) = (BTreeSet::new(), BTreeSet::new());

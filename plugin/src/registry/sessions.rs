@@ -1,6 +1,6 @@
 //! Members and sessions come and go.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
@@ -40,7 +40,7 @@ impl Registry {
             published: BTreeSet::new(),
             leases: BTreeSet::new(),
             given: HashSet::new(),
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
         };
         self.sessions.insert(session, fresh);
     }

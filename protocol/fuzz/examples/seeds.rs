@@ -137,7 +137,7 @@ fn broker() -> Outcome<Vec<(&'static str, BrokerBody)>> {
         ),
         ("released", BrokerBody::Released(vec![Ok(()), Err(refusal())])),
         ("retired", BrokerBody::Retired(Ok(2))),
-        ("appeared", BrokerBody::Event(Event::Appeared(Box::new(info(Kind::Timeline)?)))),
+        ("appeared", BrokerBody::Event(Event::Appeared(Arc::new(info(Kind::Timeline)?)))),
         ("snapshot-done", BrokerBody::Event(Event::SnapshotDone)),
         ("retiring", BrokerBody::Event(Event::Retiring { id: id(), deadline: Duration::from_secs(30) })),
         ("gone", BrokerBody::Event(Event::Gone { id: id(), reason })),

@@ -1,5 +1,6 @@
 //! Vocabulary to protobuf and back. Reading checks everything; writing cannot fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{check_count, malformed};
@@ -212,7 +213,7 @@ fn write_reason(reason: EndReason) -> i32 {
 pub(super) fn event(e: wire::Event) -> Result<Event, Refusal> {
     use wire::event::Body;
     Ok(match e.body.ok_or_else(|| malformed("an event that this version knows"))? {
-        Body::Appeared(i) => Event::Appeared(Box::new(info(i)?)),
+        Body::Appeared(i) => Event::Appeared(Arc::new(info(i)?)),
         Body::SnapshotDone(wire::SnapshotDone {}) => Event::SnapshotDone,
         Body::Retiring(r) => {
             Event::Retiring { id: buffer_id(&r.id)?, deadline: Duration::from_millis(r.deadline_ms) }

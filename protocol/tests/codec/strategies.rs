@@ -155,7 +155,7 @@ fn event() -> impl Strategy<Value = Event> {
         ])
     };
     prop_oneof![
-        info().prop_map(|i| Event::Appeared(Box::new(i))),
+        info().prop_map(|i| Event::Appeared(Arc::new(i))),
         Just(Event::SnapshotDone),
         (id(), any::<u64>()).prop_map(|(id, ms)| Event::Retiring { id, deadline: Duration::from_millis(ms) }),
         (id(), reason()).prop_map(|(id, reason)| Event::Gone { id, reason }),

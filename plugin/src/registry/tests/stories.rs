@@ -262,6 +262,15 @@ fn limits_are_refusals() {
     let (request, sent) = w.ask(consumer, wait());
     assert_eq!(code(acquired(answer(&sent, consumer, request))), Code::TooManyRequests);
 
+    let mut w = World::with_quota(Quota { requests: 3, ..Quota::default() });
+    let (consumer, until) = (w.open(1, 1), Some(w.now + Duration::from_secs(1)));
+    let wait = |n| Ask::Acquire { items: vec![named("z", 0); n], until };
+    w.ask(consumer, wait(2));
+    let (request, sent) = w.ask(consumer, wait(2));
+    let refused = acquired(answer(&sent, consumer, request));
+    assert_eq!(code(refused), Code::TooManyRequests, "each item counts");
+    assert!(w.ask(consumer, wait(1)).1.is_empty());
+
     let mut w = World::new(Policy::default());
     let producer = w.open(0, 1);
     for i in 0..100 {
