@@ -1,6 +1,7 @@
 //! Everything wired together: the owner, a lane for each member, the GPU workers, and an orderly stop.
 
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -11,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
+use gpu_handoff_protocol::PodRef;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -75,23 +77,34 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
         stop: stopped.clone(),
     };
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
-    let mut registry = Registry::new(config.policy.clone(), capacity, config.boot, first_lease()?);
-    let lanes = start_lanes(&config, &shared, &mut registry)?;
+    let mut registry = Registry::new(config.policy.clone(), capacity, config.boot, RandomState::new());
+    let (ends, mut ended) = mpsc::channel(1);
+    let lanes = start_lanes(&config, &shared, &ends, &mut registry)?;
     let handles: HashMap<_, _> = lanes.iter().map(|(member, lane)| (*member, lane.handle.clone())).collect();
     let mut tasks = JoinSet::new();
     tasks.spawn(Owner::new(registry, inbox, handles).run(stopped.clone()));
     tasks.spawn(supervisor.run(stopped));
+    let mut self_test = JoinSet::new();
     if config.policy.legacy != LegacyRule::Deny {
-        tasks.spawn(prove_pid_word(config.program.clone(), shared.clone()));
+        self_test.spawn(prove_pid_word(config.program.clone(), shared.clone()));
     }
     drop((mail, shared));
     info!(members = lanes.len(), "ready");
-    signals.next().await;
+    // Without one of its parts the daemon would go on and answer nobody: it ends, to be started again.
+    let broken = tokio::select! {
+        () = signals.next() => None,
+        _ = tasks.join_next() => Some("the registry or the supervisor of the gpu worker has broken off".to_owned()),
+        Some(pod) = ended.recv() => Some(format!("the lane of pod {pod} has broken off")),
+    };
     info!("stopping; a second signal ends the daemon at once");
     stopping.send_replace(true);
-    tokio::select! {
+    let orderly = tokio::select! {
         outcome = wind_down(tasks, lanes) => outcome,
         () = signals.next() => bail!("ended by a second signal"),
+    };
+    match broken {
+        Some(what) => bail!("{what}"),
+        None => orderly,
     }
 }
 
@@ -121,6 +134,7 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
 fn start_lanes(
     config: &Config,
     shared: &Shared,
+    ends: &mpsc::Sender<PodRef>,
     registry: &mut Registry,
 ) -> anyhow::Result<Vec<(MemberId, Lane)>> {
     let mut lanes = Vec::with_capacity(config.members.len());
@@ -140,21 +154,20 @@ fn start_lanes(
             socket_user: member.user,
             quota: config.policy.quota,
         };
-        let lane =
-            lane::start(spec, shared.clone()).with_context(|| format!("serve slot {}", member.slot))?;
+        let lane = lane::start(spec, shared.clone(), ends.clone())
+            .with_context(|| format!("serve slot {}", member.slot))?;
         lanes.push((id, lane));
     }
     Ok(lanes)
 }
 
-/// Makes the folder that is mounted into the member's sidecar. Where the member has a user, it is that user's alone.
+/// Makes the folder that is mounted into the member's sidecar. It is the daemon's own: if the member could write there,
+/// it could put something else in the place of the socket, and have that given to it.
 fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<PathBuf> {
     let folder = run_dir.join("slots").join(member.slot.as_str());
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
-    if let Some(user) = member.user {
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        std::os::unix::fs::chown(&folder, Some(user), None)?;
-    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
+    std::os::unix::fs::chown(&folder, Some(rustix::process::geteuid().as_raw()), None)?;
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))?;
     Ok(folder)
 }
 
@@ -178,11 +191,6 @@ fn raise_descriptor_limit() -> io::Result<u64> {
     let last = i32::try_from(wanted.saturating_sub(1)).unwrap_or(i32::MAX);
     drop(rustix::io::fcntl_dupfd_cloexec(io::stderr().as_fd(), last)?);
     Ok(wanted)
-}
-
-/// Lease numbers begin at a random one, so that those of an earlier daemon mean nothing to this one.
-fn first_lease() -> anyhow::Result<u64> {
-    getrandom::u64().context("draw a random number")
 }
 
 /// Tries once, in the background, whether legacy handles may be cured on this driver.

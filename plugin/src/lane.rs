@@ -1,7 +1,10 @@
 //! Where strangers' bytes and descriptors are received: one thread for each member.
 //!
 //! Closing a foreign file can block for as long as its sender likes. So everything that a member sends is received,
-//! looked at and closed in that member's own thread, and a member that makes its thread wait hurts only itself. The
+//! looked at and closed in that member's own thread, and a member that makes its thread wait hurts only itself. A
+//! descriptor that is refused is dropped right here; one that is being checked is kept here until its verdict; one that
+//! was found to be GPU memory is the registry's, which gives it back here to be closed when its buffer ends. Only such
+//! proven ones are ever sent to other members, and may be closed last by them, by what waits for them, or by the owner. The
 //! thread runs a small runtime of its own: a listener on the slot, the sidecar's connections, and one task for each
 //! application's connection that a sidecar handed on.
 //!
@@ -25,12 +28,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use gpu_handoff_policy::Quota;
+use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
-use tracing::{Instrument, info, info_span, warn};
+use tracing::{Instrument, error, info, info_span, warn};
 
 use crate::gpu::Inspector;
 use crate::identity::Door;
@@ -128,27 +132,53 @@ impl Context {
 ///
 /// # Errors
 /// When the socket cannot be bound or the thread cannot be started.
-pub fn start(spec: LaneSpec, shared: Shared) -> io::Result<Lane> {
+pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<PodRef>) -> io::Result<Lane> {
     let (commands, inbox) = mpsc::channel(limits::LANE_QUEUE);
     let overrun = Arc::new(AtomicBool::new(false));
     let handle = LaneHandle::new(commands, Arc::clone(&overrun));
-    // The runtime is made here, so that a failure is the caller's to report.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let listener = {
-        let _inside = runtime.enter();
-        AsyncSeqListener::bind(&spec.socket)?
-    };
+    let listener = SeqListener::bind(&spec.socket)?;
     std::fs::set_permissions(&spec.socket, std::fs::Permissions::from_mode(0o600))?;
     if let Some(user) = spec.socket_user {
         std::os::unix::fs::chown(&spec.socket, Some(user), None)?;
     }
     let name = format!("lane-{}", spec.member.0);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let _end = End { pod: spec.pod.clone(), ends };
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
-        let tasks = LocalSet::new();
-        runtime.block_on(tasks.run_until(run(spec, shared, listener, inbox, overrun).instrument(span)));
+        let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+            let work = serve(spec, shared, listener, inbox, overrun).instrument(span);
+            runtime.block_on(LocalSet::new().run_until(work))
+        });
+        if let Err(e) = served {
+            error!(error = %e, "a lane cannot serve");
+        }
     })?;
     Ok(Lane { handle, thread })
+}
+
+/// Says that the lane's thread has ended, however it did.
+struct End {
+    pod: PodRef,
+    ends: mpsc::Sender<PodRef>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // A full or closed channel means that the daemon stops already.
+        let _ = self.ends.try_send(self.pod.clone());
+    }
+}
+
+async fn serve(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: SeqListener,
+    inbox: mpsc::Receiver<LaneCommand>,
+    overrun: Arc<AtomicBool>,
+) -> io::Result<()> {
+    let listener = AsyncSeqListener::new(listener)?;
+    run(spec, shared, listener, inbox, overrun).await;
+    Ok(())
 }
 
 async fn run(

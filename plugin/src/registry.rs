@@ -21,6 +21,7 @@
 //! | who is told of it | [`notices`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -205,8 +206,9 @@ struct Buffer {
 struct Group {
     members: u32,
     last_generation: u64,
-    /// Live buffers of each name, newest last.
-    names: HashMap<BufferName, Vec<BufferId>>,
+    /// Live buffers of each name, by generation.
+    names: HashMap<BufferName, BTreeMap<u64, BufferId>>,
+    ended: Ended,
     watchers: BTreeSet<(SessionId, RequestId)>,
 }
 
@@ -223,18 +225,19 @@ pub struct Registry {
     buffers: HashMap<BufferId, Buffer>,
     /// The buffer of each active lease.
     leases: HashMap<LeaseId, BufferId>,
-    next_lease: u64,
+    /// Leases given so far; their numbers are keyed hashes of this, so that nobody can count what others get.
+    leases_given: u64,
+    lease_numbers: RandomState,
     descriptors: u64,
     waits: acquire::Waits,
     deadlines: BTreeSet<(Instant, BufferId)>,
-    ended: Ended,
     effects: Vec<Effect>,
 }
 
 impl Registry {
-    /// An empty registry. Lease numbers begin at `first_lease`.
+    /// An empty registry. Lease numbers are drawn by `lease_numbers`.
     #[must_use]
-    pub fn new(policy: Policy, capacity: Capacity, boot: BootTag, first_lease: u64) -> Self {
+    pub fn new(policy: Policy, capacity: Capacity, boot: BootTag, lease_numbers: RandomState) -> Self {
         Self {
             policy,
             capacity,
@@ -245,11 +248,11 @@ impl Registry {
             sessions: HashMap::new(),
             buffers: HashMap::new(),
             leases: HashMap::new(),
-            next_lease: first_lease,
+            leases_given: 0,
+            lease_numbers,
             descriptors: 0,
             waits: acquire::Waits::default(),
             deadlines: BTreeSet::new(),
-            ended: Ended::default(),
             effects: Vec::new(),
         }
     }
@@ -298,6 +301,17 @@ impl Registry {
     fn tick(&mut self, now: Instant) {
         self.expire_buffers(now);
         self.expire_waits(now);
+    }
+
+    /// A lease number that is not in use.
+    fn draw_lease(&mut self) -> LeaseId {
+        loop {
+            self.leases_given = self.leases_given.wrapping_add(1);
+            let lease = LeaseId(self.lease_numbers.hash_one(self.leases_given));
+            if !self.leases.contains_key(&lease) {
+                return lease;
+            }
+        }
     }
 
     fn reply(&mut self, session: SessionId, request: RequestId, body: BrokerBody) {

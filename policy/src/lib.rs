@@ -41,11 +41,13 @@ pub struct Quota {
     pub connections: u64,
     /// Items that one connection waits for, each of its watches counted as one.
     pub requests: u64,
+    /// Watches of one connection.
+    pub watches: u64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { buffers: 16_384, bytes: 4 << 40, leases: 65_536, connections: 64, requests: 1_024 }
+        Self { buffers: 16_384, bytes: 4 << 40, leases: 65_536, connections: 64, requests: 1_024, watches: 4 }
     }
 }
 

@@ -101,12 +101,20 @@ fn would_block(received: Received) -> io::Result<Received> {
 pub struct AsyncSeqListener(AsyncFd<OwnedFd>);
 
 impl AsyncSeqListener {
+    /// Registers a listening socket with the current runtime.
+    ///
+    /// # Errors
+    /// What `epoll_ctl` answers.
+    pub fn new(listener: SeqListener) -> io::Result<Self> {
+        register(listener.into_fd(), Interest::READABLE).map(Self)
+    }
+
     /// Binds and listens, see [`SeqListener::bind`].
     ///
     /// # Errors
     /// What the system calls answer.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        register(SeqListener::bind(path)?.into_fd(), Interest::READABLE).map(Self)
+        Self::new(SeqListener::bind(path)?)
     }
 
     /// Accepts one connection. Safe to cancel.

@@ -57,10 +57,9 @@ impl Waits {
         Some(waiting)
     }
 
-    pub(super) fn forget_session(&mut self, session: SessionId) {
-        let keys: Vec<Key> = self.waiting.keys().filter(|(s, _)| *s == session).copied().collect();
-        for key in keys {
-            self.remove(key);
+    pub(super) fn forget(&mut self, session: SessionId, requests: impl Iterator<Item = RequestId>) {
+        for request in requests {
+            self.remove((session, request));
         }
     }
 
@@ -127,8 +126,11 @@ impl Registry {
         match &item.target {
             Target::Id(id) => self.find_by_id(session, group, *id),
             Target::Name(name) => {
-                let newest =
-                    self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
+                let newest = self
+                    .groups
+                    .get(group)
+                    .and_then(|g| g.names.get(name))
+                    .and_then(|ids| ids.values().next_back());
                 match newest.and_then(|id| self.buffers.get(id)) {
                     Some(buffer) if buffer.info.generation > item.newer_than => Found::Here(buffer.info.id),
                     _ => Found::NotYet,
@@ -143,7 +145,7 @@ impl Registry {
         }
         // Another tenant's buffer reads exactly like one that does not exist.
         let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
-        match (known.map(|b| b.ending), self.ended.of(id, group)) {
+        match (known.map(|b| b.ending), self.ended_of(id, group)) {
             (Some(None), _) => Found::Here(id),
             (Some(Some(ending)), _) => Found::Refused(ending.refusal(id)),
             (None, Some(reason)) => Found::Refused(super::ending::retired(id, reason)),
@@ -178,12 +180,11 @@ impl Registry {
 
     fn grant(&mut self, session: SessionId, id: BufferId) -> Result<Grant, Refusal> {
         let (member, rewrite_pid_word) = self.may_import(session, id)?;
-        let lease = LeaseId(self.next_lease);
+        let lease = self.draw_lease();
         let (Some(buffer), Some(s)) = (self.buffers.get_mut(&id), self.sessions.get_mut(&session)) else {
             return Err(Refusal::new(Code::NotFound));
         };
         let Some(carrier) = buffer.carrier.clone() else { return Err(Refusal::new(Code::Retired)) };
-        self.next_lease = self.next_lease.wrapping_add(1);
         buffer.leases.insert(lease);
         buffer.given.insert(session);
         s.leases.insert(lease);

@@ -5,6 +5,7 @@
 //! lease is. What differs is only when it counts as orphaned: after the deadline of a retire, else at once.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, RequestId};
@@ -12,8 +13,8 @@ use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
 
 use super::{Effect, MemberId, Note, Registry, SessionId};
 
-/// How many ended buffers are remembered, so that an acquire can say `RETIRED` and why.
-const REMEMBERED: usize = 4_096;
+/// How many ended buffers of a group are remembered, so that an acquire can say `RETIRED` and why.
+const REMEMBERED: usize = 1_024;
 
 /// How a buffer ends.
 #[derive(Debug, Clone, Copy)]
@@ -38,31 +39,31 @@ pub(super) fn retired(id: BufferId, reason: EndReason) -> Refusal {
     )
 }
 
-/// The last buffers that ended.
+/// The last buffers of a group that ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     order: VecDeque<BufferId>,
-    reasons: HashMap<BufferId, (GroupKey, EndReason)>,
+    reasons: HashMap<BufferId, EndReason>,
 }
 
 impl Ended {
-    fn remember(&mut self, id: BufferId, group: GroupKey, reason: EndReason) {
+    fn remember(&mut self, id: BufferId, reason: EndReason) {
         if self.order.len() >= REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
             self.reasons.remove(&oldest);
         }
         self.order.push_back(id);
-        self.reasons.insert(id, (group, reason));
-    }
-
-    /// How the buffer ended, for members of its group only.
-    pub(super) fn of(&self, id: BufferId, group: &GroupKey) -> Option<EndReason> {
-        self.reasons.get(&id).filter(|(g, _)| g == group).map(|(_, reason)| *reason)
+        self.reasons.insert(id, reason);
     }
 }
 
 impl Registry {
+    /// How a buffer of this group ended, if it did not long ago.
+    pub(super) fn ended_of(&self, id: BufferId, group: &GroupKey) -> Option<EndReason> {
+        self.groups.get(group)?.ended.reasons.get(&id).copied()
+    }
+
     pub(super) fn retire(
         &mut self,
         session: SessionId,
@@ -85,7 +86,7 @@ impl Registry {
         let unknown = || Refusal::new(Code::NotFound).compared_with("buffer", id, "none such");
         let group = self.group_of(session).ok_or_else(unknown)?;
         let Some(buffer) = self.buffers.get(&id) else {
-            return Err(self.ended.of(id, group).map_or_else(unknown, |reason| retired(id, reason)));
+            return Err(self.ended_of(id, group).map_or_else(unknown, |reason| retired(id, reason)));
         };
         if !self.policy.may_exchange(&buffer.group, group) {
             return Err(unknown());
@@ -123,10 +124,10 @@ impl Registry {
             return;
         }
         buffer.ending = Some(Ending { reason, until });
-        let (group, name, member) = (buffer.group.clone(), buffer.info.facts.name.clone(), buffer.member);
+        let (group, info, member) = (buffer.group.clone(), Arc::clone(&buffer.info), buffer.member);
         let carrier = buffer.carrier.take();
         self.give_up(member, carrier);
-        self.unname(&group, &name, id);
+        self.unname(&group, &info);
         self.effects.push(Effect::Note(Note::Ending(id, reason, leases)));
         match (leases, until) {
             (0, _) => self.finish(id),
@@ -187,7 +188,9 @@ impl Registry {
             usage.bytes -= buffer.info.facts.allocation_size;
         }
         self.effects.push(Effect::Note(Note::Gone(id, reason)));
-        self.ended.remember(id, buffer.group, reason);
+        if let Some(group) = self.groups.get_mut(&buffer.group) {
+            group.ended.remember(id, reason);
+        }
     }
 
     pub(super) fn expire_buffers(&mut self, now: Instant) {

@@ -1,9 +1,10 @@
 //! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
-use gpu_handoff_protocol::{BufferId, GroupKey};
+use gpu_handoff_protocol::{BufferId, Code, GroupKey, Refusal};
 
 use super::{Registry, SessionId};
 
@@ -12,14 +13,14 @@ const NOTICE: RequestId = 0;
 
 impl Registry {
     pub(super) fn watch(&mut self, session: SessionId, request: RequestId) {
-        if let Err(refusal) = self.open_request(session, request, 1) {
+        if let Err(refusal) = self.may_watch(session).and_then(|()| self.open_request(session, request, 1)) {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(g) = self.groups.get_mut(&group) else { return };
         g.watchers.insert((session, request));
-        let mut live: Vec<BufferId> = g.names.values().flatten().copied().collect();
+        let mut live: Vec<BufferId> = g.names.values().flat_map(BTreeMap::values).copied().collect();
         live.sort_by_key(|id| self.buffers.get(id).map(|b| b.info.generation));
         for id in live {
             if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
@@ -27,6 +28,18 @@ impl Registry {
             }
         }
         self.reply(session, request, BrokerBody::Event(Event::SnapshotDone));
+    }
+
+    /// Each event of the group is told to each watch, so that there must not be many.
+    fn may_watch(&self, session: SessionId) -> Result<(), Refusal> {
+        let Some(group) = self.group_of(session).and_then(|g| self.groups.get(g)) else { return Ok(()) };
+        let (first, last) = ((session, RequestId::MIN), (session, RequestId::MAX));
+        let (limit, open) = (self.policy.quota.watches, group.watchers.range(first..=last).count() as u64);
+        if open < limit {
+            return Ok(());
+        }
+        let wanted = format!("at most {limit} of a connection");
+        Err(Refusal::new(Code::TooManyRequests).compared_with("watches", wanted, open + 1))
     }
 
     /// Ends a watch; whether there was one.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
-use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Refusal};
+use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, Refusal};
 
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId, Vetted};
 
@@ -67,7 +67,8 @@ impl Registry {
 
     /// A name belongs to the pod that holds live buffers under it.
     fn name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
-        let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.last());
+        let newest =
+            self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.values().next_back());
         match newest.and_then(|id| self.buffers.get(id)) {
             Some(other) if other.member != member => {
                 let wanted = format!("{name} free, or held by the publishing pod");
@@ -105,7 +106,7 @@ impl Registry {
             session.published.insert(id);
         }
         if let Some(g) = self.groups.get_mut(&group) {
-            g.names.entry(info.facts.name.clone()).or_default().push(id);
+            g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, id);
         }
         self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
         self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
@@ -116,12 +117,12 @@ impl Registry {
     }
 
     /// Takes an ended buffer out of its group's names.
-    pub(super) fn unname(&mut self, group: &GroupKey, name: &BufferName, id: BufferId) {
+    pub(super) fn unname(&mut self, group: &GroupKey, info: &BufferInfo) {
         let Some(group) = self.groups.get_mut(group) else { return };
-        if let Some(ids) = group.names.get_mut(name) {
-            ids.retain(|other| *other != id);
+        if let Some(ids) = group.names.get_mut(&info.facts.name) {
+            ids.remove(&info.generation);
             if ids.is_empty() {
-                group.names.remove(name);
+                group.names.remove(&info.facts.name);
             }
         }
     }

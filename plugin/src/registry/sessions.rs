@@ -49,7 +49,7 @@ impl Registry {
     pub(super) fn session_ended(&mut self, session: SessionId, reason: EndReason, now: Instant) {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(ended) = self.sessions.remove(&session) else { return };
-        self.waits.forget_session(session);
+        self.waits.forget(session, ended.open.keys().copied());
         if let Some(group) = self.groups.get_mut(&group) {
             group.watchers.retain(|(watcher, _)| *watcher != session);
         }

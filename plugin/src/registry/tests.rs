@@ -1,5 +1,6 @@
 //! The registry held against its rules: single stories, then random histories.
 
+use std::hash::RandomState;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ struct World {
 
 impl World {
     fn new(policy: Policy) -> Self {
-        let registry = Registry::new(policy, Capacity { descriptors: 100 }, BOOT, 1);
+        let registry = Registry::new(policy, Capacity { descriptors: 100 }, BOOT, RandomState::new());
         let mut world = Self { registry, now: Instant::now(), next: 0, disposed: 0 };
         for (member, group) in [(0, "g"), (1, "g"), (2, "other")] {
             let facts = MemberFacts { pod: pod(member), group: group_key(group), devices: None };

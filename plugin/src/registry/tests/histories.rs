@@ -190,8 +190,10 @@ fn check(w: &World) {
             buffer.ending.is_none() || !buffer.leases.is_empty(),
             "an ended buffer without leases is gone"
         );
-        let named =
-            r.groups[&buffer.group].names.get(&buffer.info.facts.name).is_some_and(|ids| ids.contains(id));
+        let named = r.groups[&buffer.group]
+            .names
+            .get(&buffer.info.facts.name)
+            .is_some_and(|ids| ids.get(&buffer.info.generation) == Some(id));
         assert_eq!(named, buffer.ending.is_none(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
         assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));

@@ -304,3 +304,35 @@ fn a_member_that_left_takes_everything_along() {
     w.tell(Input::MemberLeft(MemberId(1)));
     assert_eq!(w.registry.counts(), (0, 0, 0));
 }
+
+#[test]
+fn a_connection_has_few_watches_and_nobody_counts_leases() {
+    let mut w = World::with_quota(Quota { watches: 1, ..Quota::default() });
+    let (producer, consumer) = (w.open(0, 1), w.open(1, 1));
+    let (first, _) = w.ask(consumer, Ask::Watch);
+    let (second, sent) = w.ask(consumer, Ask::Watch);
+    assert!(
+        matches!(answer(&sent, consumer, second), BrokerBody::Refused(r) if r.code() == Code::TooManyRequests)
+    );
+    w.ask(consumer, Ask::Cancel(first));
+    let (_, sent) = w.ask(consumer, Ask::Watch);
+    assert_eq!(events(&sent, consumer), [Event::SnapshotDone]);
+
+    w.publish(producer, "w", descriptor()).unwrap();
+    let leases: Vec<u64> = (0..3).map(|_| w.acquire(consumer, named("w", 0)).unwrap().lease.0).collect();
+    let steps = [leases[1].wrapping_sub(leases[0]), leases[2].wrapping_sub(leases[1])];
+    assert_ne!(steps[0], steps[1], "lease numbers are not a counter: {leases:?}");
+}
+
+#[test]
+fn what_others_retire_makes_no_group_forget() {
+    let mut w = World::new(Policy::default());
+    let (producer, consumer, stranger) = (w.open(0, 1), w.open(1, 1), w.open(2, 1));
+    let receipt = w.publish(producer, "w", descriptor()).unwrap();
+    w.ask(producer, Ask::Retire { id: receipt.id, until: None });
+    for _ in 0..5_000 {
+        let other = w.publish(stranger, "x", descriptor()).unwrap();
+        w.ask(stranger, Ask::Retire { id: other.id, until: None });
+    }
+    assert_eq!(code(w.acquire(consumer, by_id(receipt.id))), Code::Retired);
+}
