@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use gpu_handoff_e2e::rough::{Client, legacy, vmm};
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Event, Target, Wanted};
 use gpu_handoff_protocol::{BootTag, BufferId, Code, DeviceUuid, Kind, LeaseId, Lifetime};
@@ -73,10 +73,15 @@ fn acquire_of_what_is_retired() -> anyhow::Result<()> {
         refused_with(other.retire(id, NOW)?, Code::Retired);
         // With a lease left, and with the owner gone.
         let receipt = owner.publish_one(legacy("soon-over", device(), BYTES)?)??;
+        // The test's process publishes and acquires: equal process numbers need the proof that they can be cured.
+        let tested = stage.node.wait_for_log("self-test of legacy handles")?;
         let grant = match other.acquire(name("soon-over")?, NOW)? {
-            // The test's process publishes and acquires: legacy handles may refuse that.
             Err(refusal) => {
                 expect_code(&refusal, Code::PidCollision);
+                ensure!(!tested.contains("proven=true"), "the cure is proven, and yet: {refusal}");
+                let all = std::env::var("GPU_HANDOFF_TESTS").as_deref() == Ok("all");
+                ensure!(!all, "the self-test of legacy handles did not pass: {tested}");
+                eprintln!("second half skipped: the self-test of legacy handles did not pass here: {tested}");
                 return Ok(());
             }
             Ok(grant) => grant,
