@@ -101,8 +101,8 @@ fn check_user(door: Door, found: u32) -> Result<(), Refusal> {
     }
 }
 
-fn unknown(wanted: &str, error: &io::Error) -> Refusal {
-    Refusal::new(Code::PeerUnknown).compared_with("peer", wanted, error)
+fn unknown(wanted: &str, found: &impl fmt::Display) -> Refusal {
+    Refusal::new(Code::PeerUnknown).compared_with("peer", wanted, found)
 }
 
 fn has_ended(pidfd: BorrowedFd<'_>) -> bool {

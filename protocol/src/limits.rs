@@ -1,6 +1,6 @@
 //! Every limit of the protocol and of the node daemon's defaults, each named with its unit.
 //!
-//! Reaching one is a refusal (or a closed connection where nothing can be answered) and, in the daemon, a metric.
+//! Reaching one is a refusal, or a closed connection where nothing can be answered.
 
 /// Largest packet, in bytes. A larger one is `TOO_LARGE` and ends the connection.
 pub const MESSAGE_BYTES: usize = 64 * 1024;
@@ -42,3 +42,6 @@ pub const ACQUIRE_WAIT_MS: u64 = 10 * 60 * 1000;
 pub const RETIRE_DEADLINE_MS: u64 = 60 * 60 * 1000;
 /// How long a connection may take to say hello, in milliseconds.
 pub const HELLO_MS: u64 = 5_000;
+/// Pause before a packet is tried again that the kernel refused because its user has too many descriptors in flight,
+/// in milliseconds: nothing tells when there are fewer.
+pub const IN_FLIGHT_PAUSE_MS: u64 = 20;

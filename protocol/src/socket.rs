@@ -4,12 +4,19 @@
 //! time. So every send and receive here asks the kernel not to wait, waiting is done in `poll` alone, and a
 //! connection ends by `shutdown`: closing our descriptor would not tell the peer while others hold copies. The
 //! stranger may also set `SO_PASSPIDFD`, so receiving owns every descriptor, known or not ([`gpu_handoff_sys`]).
+//!
+//! The kernel counts the descriptors that are in flight (sent, and not yet received) for the sender's user, over all
+//! its processes, whatever pod they are in. Once they are more than the sender's `RLIMIT_NOFILE`, packets with
+//! descriptors are refused with `ETOOMANYREFS`, unless the sender has `CAP_SYS_RESOURCE` or `CAP_SYS_ADMIN`. That may
+//! be somebody else's doing and passes, so it counts as "no room": no connection ends by it, and those that wait try
+//! again every [`limits::IN_FLIGHT_PAUSE_MS`]. What remains: who parks descriptors delays others of the same user for
+//! as long as they are parked. Only a cap on what each member has in flight would end that; there is none yet.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpu_handoff_sys::receive::receive;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -111,12 +118,13 @@ impl SeqPacket {
         Self(fd)
     }
 
-    /// Sends one packet without waiting. `Ok(false)`: the peer's queue is full, try again when writable.
+    /// Sends one packet without waiting. `Ok(false)`: there is no room, in the peer's queue or among the descriptors in
+    /// flight; [`SeqPacket::send`] waits for either.
     ///
     /// # Errors
     /// What `sendmsg` answers: `EPIPE` and `ECONNRESET` when the peer is gone.
     pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
-        try_send(self.as_fd(), packet)
+        Ok(try_send(self.as_fd(), packet)? == Sent::Whole)
     }
 
     /// Receives one packet without waiting. Every descriptor that came along is owned before anything is checked.
@@ -127,17 +135,25 @@ impl SeqPacket {
         try_recv(self.as_fd(), buffer)
     }
 
-    /// Sends one packet, waiting in `poll` for room until the deadline.
+    /// Sends one packet, waiting for room in `poll` until the deadline.
     ///
     /// # Errors
     /// `TimedOut` at the deadline, else what `sendmsg` answers.
     pub fn send(&self, packet: &Outgoing, deadline: Option<Instant>) -> io::Result<()> {
-        while !self.try_send(packet)? {
-            if !wait(&[(self.as_fd(), PollFlags::OUT)], deadline)? {
+        loop {
+            let (events, until) = match try_send(self.as_fd(), packet)? {
+                Sent::Whole => return Ok(()),
+                Sent::QueueFull => (PollFlags::OUT, deadline),
+                // Only the end of the connection cuts the pause short.
+                Sent::TooManyInFlight => {
+                    let again = Instant::now() + Duration::from_millis(limits::IN_FLIGHT_PAUSE_MS);
+                    (PollFlags::empty(), Some(deadline.map_or(again, |d| d.min(again))))
+                }
+            };
+            if !wait(&[(self.as_fd(), events)], until)? && deadline.is_some_and(|d| d <= Instant::now()) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        Ok(())
     }
 
     /// Receives one packet, waiting in `poll` until the deadline. `None`: the peer has ended the connection.
@@ -226,8 +242,19 @@ impl AsRawFd for SeqListener {
     }
 }
 
-/// Sends one packet without waiting. `Ok(false)`: the peer's queue is full, try again when writable.
-pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<bool> {
+/// What one attempt to send gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The packet is on its way.
+    Whole,
+    /// The peer's queue is full: try again when the socket is writable.
+    QueueFull,
+    /// Our user has too many descriptors in flight, see the module's words: try again after a pause.
+    TooManyInFlight,
+}
+
+/// Sends one packet without waiting.
+pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<Sent> {
     let fds: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(fds.len()))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -237,8 +264,9 @@ pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<
     let bytes = [io::IoSlice::new(&packet.bytes)];
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     match retry(|| rustix::net::sendmsg(socket, &bytes, &mut control, flags)) {
-        Ok(_) => Ok(true),
-        Err(Errno::AGAIN) => Ok(false),
+        Ok(_) => Ok(Sent::Whole),
+        Err(Errno::AGAIN) => Ok(Sent::QueueFull),
+        Err(Errno::TOOMANYREFS) => Ok(Sent::TooManyInFlight),
         Err(other) => Err(other.into()),
     }
 }
@@ -347,91 +375,4 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    fn soon() -> Option<Instant> {
-        Some(Instant::now() + Duration::from_secs(10))
-    }
-
-    fn packet(bytes: usize, descriptors: usize) -> Outgoing {
-        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let shared = Arc::new(null);
-        Outgoing { bytes: vec![7; bytes], descriptors: vec![shared; descriptors] }
-    }
-
-    #[test]
-    fn bytes_and_descriptors_arrive_together() {
-        let (a, b) = SeqPacket::pair().unwrap();
-        a.send(&packet(5, 3), soon()).unwrap();
-        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
-        assert_eq!((frame.bytes.len(), frame.descriptors.len()), (5, 3));
-        assert!(!frame.control_truncated && !frame.bytes_truncated);
-    }
-
-    #[test]
-    fn the_kernels_most_descriptors_are_received_and_owned() {
-        let (a, b) = SeqPacket::pair().unwrap();
-        a.send(&packet(1, KERNEL_DESCRIPTORS), soon()).unwrap();
-        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
-        assert_eq!(frame.descriptors.len(), KERNEL_DESCRIPTORS);
-        assert!(!frame.control_truncated);
-    }
-
-    #[test]
-    fn an_oversized_packet_is_marked() {
-        let (a, b) = SeqPacket::pair().unwrap();
-        a.send(&packet(limits::MESSAGE_BYTES + 10, 0), soon()).unwrap();
-        let frame = b.recv(&mut RecvBuffer::new(), soon()).unwrap().unwrap();
-        assert!(frame.bytes_truncated);
-    }
-
-    #[test]
-    fn an_end_reaches_the_peer_though_copies_live() {
-        let (a, b) = SeqPacket::pair().unwrap();
-        let _copy = a.0.try_clone().unwrap();
-        a.end();
-        assert!(b.recv(&mut RecvBuffer::new(), soon()).unwrap().is_none());
-    }
-
-    #[test]
-    fn what_was_said_before_the_end_is_heard_though_our_own_words_were_not() {
-        let (a, b) = SeqPacket::pair().unwrap();
-        a.send(&packet(5, 0), soon()).unwrap();
-        b.send(&packet(7, 1), soon()).unwrap();
-        b.end();
-        drop(b);
-        let mut buffer = RecvBuffer::new();
-        let frame = a.recv(&mut buffer, soon()).unwrap().unwrap();
-        assert_eq!((frame.bytes.len(), frame.descriptors.len()), (7, 1));
-        assert!(a.recv(&mut buffer, soon()).unwrap().is_none());
-    }
-
-    #[test]
-    fn only_connected_seqpacket_sockets_pass_for_connections() {
-        let (a, _b) = SeqPacket::pair().unwrap();
-        assert!(SeqPacket::from_stranger(a.into_fd()).is_ok());
-        let found = |fd: OwnedFd| SeqPacket::from_stranger(fd).unwrap_err().compared()[0].found.clone();
-        assert_eq!(found(std::fs::File::open("/dev/null").unwrap().into()), "no socket");
-        assert_eq!(
-            found(std::os::unix::net::UnixStream::pair().unwrap().0.into()),
-            "a Unix socket of another type"
-        );
-        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(found(tcp.into()), "a socket of another family");
-        assert_eq!(found(new_socket().unwrap()), "a socket that is not connected");
-        let dir = std::env::temp_dir().join(format!("gpu-handoff-socket-test-{}", std::process::id()));
-        let listener = SeqListener::bind(&dir).unwrap();
-        assert_eq!(found(listener.0), "a listening socket");
-        std::fs::remove_file(dir).unwrap();
-    }
-
-    #[test]
-    fn waiting_ends_at_the_deadline() {
-        let (_a, b) = SeqPacket::pair().unwrap();
-        let error = b.recv(&mut RecvBuffer::new(), Some(Instant::now())).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    }
-}
+mod tests;

@@ -3,13 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use gpu_handoff_sys::registered::register;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
 
 use crate::codec::{Frame, Outgoing};
-use crate::socket::{self, Received, RecvBuffer, SeqListener, SeqPacket};
+use crate::limits;
+use crate::socket::{self, Received, RecvBuffer, Sent, SeqListener, SeqPacket};
 
 /// One end of a connection, registered with the runtime: for reading alone, because a socket that is watched for room
 /// wakes its thread with every packet that the peer takes out. Room is watched for only where there is none.
@@ -49,30 +52,47 @@ impl AsyncSeqPacket {
         }
     }
 
-    /// Sends one packet without waiting; `Ok(false)`: the peer's queue is full.
+    /// Sends one packet without waiting; `Ok(false)`: there is no room, in the peer's queue or among the
+    /// descriptors in flight; [`AsyncSeqPacket::send`] waits for either.
     ///
     /// # Errors
     /// What `sendmsg` answers.
     pub fn try_send(&self, packet: &Outgoing) -> io::Result<bool> {
-        socket::try_send(self.as_fd(), packet)
+        Ok(socket::try_send(self.as_fd(), packet)? == Sent::Whole)
     }
 
-    /// Sends one packet, waiting for room in the peer's queue. Safe to cancel: a packet is sent whole or not at all.
+    /// Sends one packet, waiting for room in the peer's queue and among the descriptors in flight. Safe to cancel: a
+    /// packet is sent whole or not at all. The runtime needs its timers.
     ///
     /// # Errors
     /// What `sendmsg` answers.
     pub async fn send(&self, packet: &Outgoing) -> io::Result<()> {
-        if self.try_send(packet)? {
-            return Ok(());
-        }
-        let watched = register(self.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        let mut watched: Option<AsyncFd<OwnedFd>> = None;
+        let mut sent = socket::try_send(self.as_fd(), packet)?;
         loop {
-            let mut ready = watched.writable().await?;
-            let again = || io::Error::from(io::ErrorKind::WouldBlock);
-            match ready.try_io(|s| if socket::try_send(s.as_fd(), packet)? { Ok(()) } else { Err(again()) }) {
-                Ok(outcome) => return outcome,
-                Err(_would_block) => {}
-            }
+            sent = match sent {
+                Sent::Whole => return Ok(()),
+                Sent::TooManyInFlight => {
+                    sleep(Duration::from_millis(limits::IN_FLIGHT_PAUSE_MS)).await;
+                    socket::try_send(self.as_fd(), packet)?
+                }
+                Sent::QueueFull => {
+                    let watched = match &mut watched {
+                        Some(watched) => watched,
+                        none => {
+                            none.insert(register(self.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?)
+                        }
+                    };
+                    let mut ready = watched.writable().await?;
+                    match ready.try_io(|s| match socket::try_send(s.as_fd(), packet)? {
+                        Sent::QueueFull => Err(io::ErrorKind::WouldBlock.into()),
+                        other => Ok(other),
+                    }) {
+                        Ok(outcome) => outcome?,
+                        Err(_would_block) => Sent::QueueFull,
+                    }
+                }
+            };
         }
     }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
-/// What a process gets of its own.
+/// What gives us the right to make namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// We are root: the namespaces belong to our own user namespace.

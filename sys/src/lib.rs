@@ -9,7 +9,7 @@
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
-    reason = "SO_PEERPIDFD, unknown control messages, the steps between fork and exec, and tokio's registration have no safe wrapper"
+    reason = "socket options, unknown control messages, the steps between fork and exec, and tokio's registration have no safe wrapper"
 )]
 
 pub mod isolate;

@@ -1,13 +1,18 @@
 //! Which process connected a socket: the kernel's word, never the peer's.
 
+use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// `SO_PEERPIDFD` of `asm-generic/socket.h` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
+/// The user that the kernel gives for a socket that nobody connected.
+const NOBODY: libc::uid_t = libc::uid_t::MAX;
 
 /// The process that connected a socket, as the kernel recorded it at that moment.
 #[derive(Debug)]
@@ -23,67 +28,172 @@ pub struct Peer {
     pub exact: bool,
 }
 
+/// Why the process behind a socket or a pidfd cannot be named.
+#[derive(Debug)]
+pub enum PeerError {
+    /// Nobody connected the socket.
+    NotConnected,
+    /// The process has no number in our PID namespace: it lives outside it.
+    NotVisible,
+    /// The process has ended and was reaped.
+    Gone,
+    /// What else the kernel answered.
+    Kernel(io::Error),
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotConnected => f.write_str("a socket that nobody connected"),
+            Self::NotVisible => f.write_str("a process that is not visible from this PID namespace"),
+            Self::Gone => f.write_str("a process that is gone"),
+            Self::Kernel(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PeerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // `Display` has said what the error says; what is behind it comes next.
+            Self::Kernel(error) => error.source(),
+            Self::NotConnected | Self::NotVisible | Self::Gone => None,
+        }
+    }
+}
+
+impl From<io::Error> for PeerError {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ESRCH) => Self::Gone,
+            _ => Self::Kernel(error),
+        }
+    }
+}
+
 /// Names the process that connected the other end of `socket`.
 ///
 /// # Errors
-/// `NotFound` when that process is gone or is not visible from our PID namespace; else what the kernel answers.
-pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-    let (pidfd, exact) = match peer_pidfd(socket) {
-        Ok(fd) => (fd, true),
-        Err(e) if is_unknown_option(&e) => (pidfd_open(credentials.pid, PidfdFlags::empty())?, false),
-        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(io::ErrorKind::NotFound.into()),
-        Err(e) => return Err(e),
+/// See [`PeerError`].
+pub fn peer_of(socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
+    let credentials: libc::ucred = option_of(socket, libc::SO_PEERCRED)?;
+    if credentials.uid == NOBODY {
+        return Err(PeerError::NotConnected);
+    }
+    // 0 stands for a process that has no number here.
+    let named = Pid::from_raw(credentials.pid).ok_or(PeerError::NotVisible)?;
+    let exact = kernel_gives_pidfds()?;
+    let pidfd = if exact {
+        // Before 2025 kernels answered EINVAL where the peer was reaped already. Its number may be another's by now,
+        // so no error of this call may lead to opening by number.
+        peer_pidfd(socket).map_err(|e| match e.raw_os_error() {
+            Some(libc::EINVAL) => PeerError::Gone,
+            _ => e.into(),
+        })?
+    } else {
+        pidfd_open(named, PidfdFlags::empty()).map_err(io::Error::from)?
     };
     let pid = pid_of(pidfd.as_fd())?;
-    if pid != credentials.pid {
-        return Err(io::ErrorKind::NotFound.into());
+    if pid != named {
+        return Err(PeerError::Gone);
     }
-    Ok(Peer { pid, uid: credentials.uid.as_raw(), pidfd, exact })
+    Ok(Peer { pid, uid: credentials.uid, pidfd, exact })
 }
 
-fn is_unknown_option(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EINVAL | libc::EOPNOTSUPP))
+/// Whether this kernel knows `SO_PEERPIDFD`: asked once, of a socket whose peer surely lives, because the answer for a
+/// peer that is gone was the same as for an option that is not known.
+fn kernel_gives_pidfds() -> io::Result<bool> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let (one, _other) = UnixStream::pair()?;
+    let known = match peer_pidfd(one.as_fd()) {
+        Ok(_) => true,
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EINVAL | libc::EOPNOTSUPP)) => {
+            false
+        }
+        // Such as no room for a descriptor: that says nothing of the kernel.
+        Err(other) => return Err(other),
+    };
+    Ok(*KNOWN.get_or_init(|| known))
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut length = libc::socklen_t::try_from(size_of_val(&fd)).unwrap_or(0);
-    // SAFETY: `socket` is open for the call; `fd` and `length` are live, properly aligned, and `length` states the
-    // size of `fd`, so the kernel writes at most one int.
+    let fd: libc::c_int = option_of(socket, SO_PEERPIDFD)?;
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: the kernel has just put this descriptor into our table and told nobody else of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Numbers alone: every pattern of bits is a value.
+trait Plain: Copy {}
+impl Plain for libc::c_int {}
+impl Plain for libc::ucred {}
+
+/// Reads an option of `SOL_SOCKET`.
+fn option_of<T: Plain>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: `socket` is open for the call; `value` and `length` are live, properly aligned, and `length` states the
+    // size of `value`, so the kernel writes no further.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast::<libc::c_void>(),
+            option,
+            value.as_mut_ptr().cast::<libc::c_void>(),
             &raw mut length,
         )
     };
     if answer != 0 {
         return Err(io::Error::last_os_error());
     }
-    if fd < 0 {
-        return Err(Errno::SRCH.into());
-    }
-    // SAFETY: the kernel has just put this descriptor into our table and told nobody else of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: every byte was zeroed or written by the kernel, and any bytes make a `Plain`.
+    Ok(unsafe { value.assume_init() })
 }
 
 /// The process number of a pidfd, in our own PID namespace.
 ///
 /// # Errors
-/// `NotFound` when the process has been reaped or is not visible from our PID namespace.
-pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<Pid> {
+/// See [`PeerError`].
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Result<Pid, PeerError> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let number = info.lines().find_map(|l| l.strip_prefix("Pid:")).and_then(|n| n.trim().parse::<i32>().ok());
-    number.filter(|n| *n > 0).and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::NotFound.into())
+    match number {
+        Some(0) => Err(PeerError::NotVisible),
+        Some(number) if number > 0 => Pid::from_raw(number).ok_or(PeerError::NotVisible),
+        Some(_) => Err(PeerError::Gone),
+        None => {
+            Err(PeerError::Kernel(io::Error::new(io::ErrorKind::InvalidInput, "a descriptor of no process")))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
+    use crate::isolate::{Isolation, available};
+    use std::os::unix::net::UnixListener;
+    use std::process::{Command, Output, Stdio};
+
+    /// Tells this program, started again as a test's other process, what to be.
+    const ROLE: &str = "GPU_HANDOFF_PEER_TEST";
+
+    /// This program again, to run the one test `name`.
+    fn again(name: &str, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("peer::tests::{name}"), "--nocapture"]).env(ROLE, role);
+        command
+    }
+
+    fn assert_passed(output: &Output) {
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("1 passed"), "{text}");
+    }
 
     #[test]
     fn a_socket_pair_was_connected_by_ourselves() {
@@ -95,9 +205,53 @@ mod tests {
     }
 
     #[test]
-    fn something_other_than_a_socket_is_an_error() {
+    fn something_other_than_a_connected_socket_is_an_error() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(peer_of(file.as_fd()).is_err());
-        assert!(pid_of(file.as_fd()).is_err());
+        assert!(matches!(peer_of(file.as_fd()), Err(PeerError::Kernel(_))));
+        assert!(matches!(pid_of(file.as_fd()), Err(PeerError::Kernel(_))));
+        let unconnected = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        assert!(matches!(peer_of(unconnected.as_fd()), Err(PeerError::NotConnected)));
+    }
+
+    #[test]
+    fn a_process_that_was_reaped_is_gone() {
+        let name = "a_process_that_was_reaped_is_gone";
+        if let Some(path) = std::env::var_os(ROLE) {
+            UnixStream::connect(path).unwrap();
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("gpu-handoff-peer-test-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        assert_passed(&again(name, path.to_str().unwrap()).output().unwrap());
+        std::fs::remove_file(path).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let found = peer_of(connection.as_fd());
+        assert!(matches!(found, Err(PeerError::Gone)), "{found:?}");
+    }
+
+    #[test]
+    fn a_process_outside_our_pid_namespace_is_not_visible() {
+        let name = "a_process_outside_our_pid_namespace_is_not_visible";
+        if std::env::var_os(ROLE).is_some() {
+            let found = peer_of(std::io::stdin().as_fd());
+            assert!(matches!(found, Err(PeerError::NotVisible)), "{found:?}");
+            return;
+        }
+        let privilege = match available() {
+            Ok(privilege) => privilege,
+            Err(e) => {
+                assert!(
+                    std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
+                    "cannot make namespaces: {e}"
+                );
+                eprintln!("skipped: this user cannot make namespaces ({e})");
+                return;
+            }
+        };
+        let (inside, _outside) = UnixStream::pair().unwrap();
+        let mut command = again(name, "inside");
+        command.stdin(Stdio::from(OwnedFd::from(inside)));
+        Isolation::own_pids(privilege).apply(&mut command);
+        assert_passed(&command.output().unwrap());
     }
 }
