@@ -9,6 +9,7 @@ use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
 
 use crate::client::Client;
 use crate::connection::Pending;
+use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::import::Place;
 use crate::lease::{Held, Lease, Took};
@@ -163,7 +164,7 @@ impl Client {
 fn answer_deadline(wait: Duration) -> Result<Instant, Fault> {
     let most = Duration::from_millis(wire::ACQUIRE_WAIT_MS);
     if wait <= most {
-        return Ok(Instant::now() + wait + limits::ANSWER);
+        return Ok(after(wait + limits::ANSWER));
     }
     let (wanted, found) = (format!("at most {most:?}"), format!("{wait:?}"));
     Err(Refusal::new(Code::TooLarge).compared_with("wait", wanted, found).into())

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Welcome};
 use gpu_handoff_protocol::socket::SeqPacket;
@@ -12,6 +12,7 @@ use gpu_handoff_protocol::{
 };
 
 use crate::connection::Connection;
+use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::export::Exporter;
 use crate::import::{CudaImporter, Importer};
@@ -164,8 +165,9 @@ fn greet(
     importer: Box<dyn Importer>,
 ) -> Result<Shared, Fault> {
     let memory = Arc::new(Memory::new(importer));
-    let connection = Arc::new(Connection::new(socket, Arc::clone(&memory) as _));
-    let deadline = Instant::now() + timeout;
+    let connection = Connection::new(socket, Arc::clone(&memory) as _).map_err(Fault::Io)?;
+    let connection = Arc::new(connection);
+    let deadline = after(timeout);
     let welcome = match connection.call(ClientBody::Hello { version: PROTOCOL_VERSION, program }, deadline) {
         Ok(BrokerBody::Welcome(welcome)) => check_version(welcome),
         // Refused with the hello's number or with 0, the node will not serve this process.

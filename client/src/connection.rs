@@ -8,19 +8,24 @@
 mod listener;
 mod reading;
 mod state;
+mod unsent;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::codec;
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, ClientMessage, Event, RequestId};
 use gpu_handoff_protocol::socket::SeqPacket;
-use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId, limits as wire};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
+use rustix::event::EventfdFlags;
 
+use crate::deadline::after;
 use crate::error::Fault;
 use crate::limits;
 use state::{End, Slot, State};
+use unsent::Unsent;
 
 /// Who is told what concerns buffers. Called with the connection locked: it must be quick, call no driver and not
 /// call the connection back.
@@ -44,6 +49,8 @@ pub(crate) struct Connection {
     state: Mutex<State>,
     /// Where the listener waits while others read.
     quiet: Condvar,
+    /// An eventfd that calls the listener from its poll: what others read may leave it something to unmap.
+    bell: OwnedFd,
     sink: Arc<dyn Sink>,
 }
 
@@ -54,9 +61,10 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: SeqPacket, sink: Arc<dyn Sink>) -> Self {
+    pub(crate) fn new(socket: SeqPacket, sink: Arc<dyn Sink>) -> io::Result<Self> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Mutex::new(State::new());
-        Self { socket, process: std::process::id(), state, quiet: Condvar::new(), sink }
+        Ok(Self { socket, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
     }
 
     /// Refuses to work in a forked child.
@@ -87,15 +95,20 @@ impl Connection {
     fn begin(&self, body: ClientBody, slot: Slot) -> Result<Pending<'_>, Fault> {
         self.check_process()?;
         let request = self.lock()?.open(slot)?;
-        let pending = Pending { connection: self, request, started: Instant::now() };
-        match self.send(request, body) {
+        let started = Instant::now();
+        let fault = match self.send(request, body) {
+            Ok(()) => None,
             // The peer is gone, but what it said before may still be there to read: the wait finds out.
-            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                Ok(pending)
+            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => None,
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => Some(Fault::TimedOut(limits::SEND)),
+            Err(e) => Some(Fault::Io(e)),
+        };
+        match fault {
+            None => Ok(Pending { connection: self, request, started }),
+            Some(fault) => {
+                self.abandon(request, false);
+                Err(fault)
             }
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(Fault::TimedOut(limits::SEND)),
-            Err(e) => Err(Fault::Io(e)),
-            Ok(()) => Ok(pending),
         }
     }
 
@@ -104,7 +117,7 @@ impl Connection {
         if self.socket.try_send(&packet)? {
             return Ok(());
         }
-        self.socket.send(&packet, Some(Instant::now() + limits::SEND))
+        self.socket.send(&packet, Some(after(limits::SEND)))
     }
 
     /// Takes the next event of a watch; `None` at the deadline.
@@ -119,42 +132,50 @@ impl Connection {
 
     /// Gives a lease back without waiting for the answer, nor for room in the connection.
     pub(crate) fn release_later(&self, lease: LeaseId) {
+        self.tell_later(|unsent| unsent.release(lease));
+    }
+
+    /// Revokes published buffers without waiting for the answers, nor for room in the connection.
+    pub(crate) fn retire_later(&self, ids: impl Iterator<Item = BufferId>) {
+        self.tell_later(|unsent| ids.for_each(|id| unsent.retire(id)));
+    }
+
+    fn tell_later(&self, add: impl FnOnce(&mut Unsent)) {
         if !self.is_own_process() {
             return;
         }
-        // A poisoned or ended connection has no leases left to give back.
+        // Over a poisoned or ended connection nothing is leased or published any more.
         if let Ok(mut state) = self.state.lock()
             && state.end.is_none()
         {
-            state.unsent.push(lease);
+            add(&mut state.unsent);
             self.flush(&mut state);
         }
     }
 
-    /// Sends the releases that wait for room. They get another chance with every packet that comes in: while the
-    /// connection is full there are answers to come.
+    /// Sends what waits for room. It gets another chance with every packet that comes in: while the connection is full
+    /// there are answers to come.
     fn flush(&self, state: &mut State) {
-        while !state.unsent.is_empty() {
-            let count = state.unsent.len().min(wire::MESSAGE_ITEMS);
-            let body = ClientBody::Release(state.unsent[..count].to_vec());
+        while let Some(body) = state.unsent.first() {
+            let leases = if let ClientBody::Release(leases) = &body { leases.len() } else { 0 };
             let request = state.number();
             match self.socket.try_send(&codec::encode_client(&ClientMessage { request, body })) {
-                Ok(true) => drop(state.unsent.drain(..count)),
+                Ok(true) => state.unsent.sent(leases),
                 Ok(false) => return,
-                // The connection ends, and the leases with it: whoever reads next will see it.
+                // The connection ends, and all of it with it: whoever reads next will see it.
                 Err(_) => return state.unsent.clear(),
             }
         }
     }
 
-    /// Forgets a request. A lease that comes for it, or has come, is given back.
-    fn abandon(&self, request: RequestId) {
+    /// Forgets a request. What comes for it, or has come, is given back: leases are released, buffers retired.
+    fn abandon(&self, request: RequestId, was_sent: bool) {
         let Ok(mut state) = self.state.lock() else { return };
-        if state.close(request, &*self.sink) {
-            let number = state.number();
-            let body = ClientBody::Cancel { request };
-            // Best effort: without room the node finds out when its answer comes back as a release.
-            let _ = self.socket.try_send(&codec::encode_client(&ClientMessage { request: number, body }));
+        if state.close(request, &*self.sink) && was_sent {
+            state.unsent.cancel(request);
+        }
+        if state.sweep {
+            self.wake_listener(&mut state);
         }
         self.flush(&mut state);
     }
@@ -162,7 +183,7 @@ impl Connection {
     /// Ends a watch.
     pub(crate) fn unwatch(&self, watch: RequestId) {
         if self.is_own_process() {
-            self.abandon(watch);
+            self.abandon(watch, true);
         }
     }
 
@@ -219,6 +240,6 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.connection.abandon(self.request);
+        self.connection.abandon(self.request, true);
     }
 }

@@ -8,6 +8,7 @@ use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
 use crate::cache::Phase;
 use crate::client::Shared;
+use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::import::Mapping;
 use crate::limits;
@@ -115,7 +116,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`ClientError::Refused`] with `NOT_LEASED` when the lease had ended already, and what a lost connection gives.
-    /// The memory is given up in any case.
+    /// The memory is given up in any case, and so is the lease: a release that found no room in the connection in time
+    /// is sent as soon as there is some.
     pub fn release(mut self) -> Result<(), ClientError> {
         let outcome = self.held.release();
         outcome.map_err(|fault| fault.while_doing("release", &self.buffer.facts.name))
@@ -146,10 +148,12 @@ impl Held {
     }
 
     fn release(&mut self) -> Result<(), Fault> {
-        self.shared.connection.check_process()?;
+        let connection = &Arc::clone(&self.shared).connection;
+        connection.check_process()?;
         self.let_go();
-        let body = ClientBody::Release(vec![self.lease]);
-        match self.shared.connection.call(body, Instant::now() + limits::ANSWER)? {
+        let started = connection.start(ClientBody::Release(vec![self.lease]));
+        let pending = started.inspect_err(|_| connection.release_later(self.lease))?;
+        match pending.answer(after(limits::ANSWER))? {
             BrokerBody::Released(outcomes) if outcomes.len() == 1 => {
                 Ok(outcomes.into_iter().collect::<Result<(), _>>()?)
             }

@@ -36,6 +36,7 @@ mod buffer;
 mod cache;
 mod client;
 mod connection;
+mod deadline;
 mod error;
 mod export;
 mod import;

@@ -7,12 +7,17 @@ use std::time::Duration;
 pub const CONNECT: Duration = Duration::from_secs(30);
 /// How long the node may take to answer a request, beyond the time that the request itself asks it to wait.
 pub const ANSWER: Duration = Duration::from_secs(30);
+/// How much longer than [`ANSWER`] the node may take for each buffer in a packet of publications: in the worst case it
+/// checks one after the other, and each takes as long as it lets a check take.
+pub const PUBLISH_ITEM: Duration = Duration::from_secs(2);
 /// How long a full connection may take to have room for one more request.
 pub const SEND: Duration = Duration::from_secs(10);
 /// How long nobody may have called before the background thread listens for notices again.
 pub const QUIET: Duration = Duration::from_millis(2);
 /// How long an iterator over a watch waits before it looks again. Not seen from outside.
 pub const WATCH_ROUND: Duration = Duration::from_secs(60 * 60);
+/// The longest time that a caller can set; more counts as this, about a hundred years.
+pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Events that a watch may leave unread. One more ends it with `WATCH_OVERFLOW`.
 pub const WATCH_EVENTS: usize = 8 * 1024;

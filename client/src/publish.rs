@@ -8,6 +8,7 @@ use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
 
 use crate::buffer::Buffer;
 use crate::client::{Client, Shared};
+use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::limits;
 
@@ -44,7 +45,8 @@ impl Published {
         self.receipt.id
     }
 
-    /// Its version among the buffers of this name, counted from 1.
+    /// Its version, drawn from one rising counter of the group: a later buffer of a name always has a higher one, also
+    /// after its publisher was restarted. Numbers may be skipped.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.receipt.generation
@@ -72,7 +74,7 @@ impl Published {
         let retire = || {
             check_deadline(deadline)?;
             let body = ClientBody::Retire { id: self.receipt.id, deadline };
-            match self.shared.connection.call(body, Instant::now() + limits::ANSWER)? {
+            match self.shared.connection.call(body, after(limits::ANSWER))? {
                 BrokerBody::Retired(outcome) => Ok(outcome?),
                 _ => Err(Fault::unexpected("the outcome of a retire")),
             }
@@ -104,7 +106,10 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Refused`] when the memory cannot be exported (`NOT_EXPORTABLE`, with what to do about it) or the
-    /// node says no, [`ClientError::NoDriver`] and [`ClientError::Cuda`] when it cannot be asked.
+    /// node says no, [`ClientError::NoDriver`] and [`ClientError::Cuda`] when it cannot be asked,
+    /// [`ClientError::TimedOut`] when the node has not answered after [`limits::ANSWER`](limits::ANSWER) and
+    /// [`limits::PUBLISH_ITEM`](limits::PUBLISH_ITEM). After an error nothing stays published: an answer that comes too
+    /// late is answered with a retire.
     pub fn publish(&self, buffer: Buffer<'_>) -> Result<Published, ClientError> {
         let name = buffer.name.clone();
         let publish = || {
@@ -121,10 +126,12 @@ impl Client {
         }
     }
 
-    /// Publishes many buffers in as few packets as possible: outcomes in order, each on its own.
+    /// Publishes many buffers in as few packets as possible: outcomes in order, each on its own. The node may take
+    /// [`limits::ANSWER`](limits::ANSWER) for each packet, and [`limits::PUBLISH_ITEM`](limits::PUBLISH_ITEM) more for
+    /// each buffer in it.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish), when the request as a whole fails. What was published before that stays so.
+    /// As [`publish`](Self::publish), when the request as a whole fails. What was published before that is retired.
     pub fn publish_many<'a>(
         &self,
         buffers: impl IntoIterator<Item = Buffer<'a>>,
@@ -132,8 +139,12 @@ impl Client {
         let buffers: Vec<Buffer<'a>> = buffers.into_iter().collect();
         let mut outcomes = Vec::with_capacity(buffers.len());
         for part in packets(&buffers) {
-            self.publish_part(part, &mut outcomes)
-                .map_err(|fault| fault.while_doing("publish", format!("{} buffers", buffers.len())))?;
+            if let Err(fault) = self.publish_part(part, &mut outcomes) {
+                // Nobody will have a handle of these.
+                let published = outcomes.iter().flatten().map(Published::id);
+                self.shared.connection.retire_later(published);
+                return Err(fault.while_doing("publish", format!("{} buffers", buffers.len())));
+            }
         }
         Ok(outcomes)
     }
@@ -169,17 +180,27 @@ impl Client {
         if count == 0 {
             return Ok(Vec::new());
         }
-        match self.shared.connection.call(ClientBody::Publish(items), Instant::now() + limits::ANSWER)? {
+        match self.shared.connection.call(ClientBody::Publish(items), after(answer_time(count)))? {
             BrokerBody::Published(outcomes) if outcomes.len() == count => {
                 Ok(outcomes.into_iter().map(|outcome| outcome.map_err(Fault::Refused)).collect())
             }
-            _ => Err(Fault::unexpected("an outcome for each publication")),
+            // Not believed any more; and with the connection ends what it may have published.
+            _ => {
+                self.shared.connection.end();
+                Err(Fault::unexpected("an outcome for each publication"))
+            }
         }
     }
 
     fn published(&self, name: BufferName, receipt: PublishedAs, took: PublishTook) -> Published {
         Published { shared: Arc::clone(&self.shared), name, receipt, took }
     }
+}
+
+/// How long the node may take to answer for so many publications in a packet.
+fn answer_time(count: usize) -> Duration {
+    let items = u32::try_from(count).unwrap_or(u32::MAX);
+    limits::ANSWER.saturating_add(limits::PUBLISH_ITEM.saturating_mul(items))
 }
 
 /// Splits buffers so that each part fits into one packet.
@@ -201,6 +222,12 @@ fn packets<'a, 'b>(mut buffers: &'b [Buffer<'a>]) -> impl Iterator<Item = &'b [B
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_node_has_time_to_check_every_buffer_of_a_packet() {
+        assert_eq!(answer_time(1), Duration::from_secs(32));
+        assert_eq!(answer_time(wire::MESSAGE_ITEMS), Duration::from_secs(158));
+    }
 
     #[test]
     fn no_part_is_larger_than_a_packet() {

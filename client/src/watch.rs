@@ -1,11 +1,12 @@
 //! Watching the buffers of the group.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpu_handoff_protocol::message::{Event, RequestId};
 
 use crate::client::{Client, Shared};
+use crate::deadline::after;
 use crate::error::ClientError;
 use crate::limits;
 
@@ -55,7 +56,7 @@ impl Watch {
     /// [`ClientError::Refused`] with `WATCH_OVERFLOW`, after the events before it were read, and what a lost connection
     /// gives. After an error nothing more comes.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Event>, ClientError> {
-        let event = self.shared.connection.event(self.request, Instant::now() + timeout);
+        let event = self.shared.connection.event(self.request, after(timeout));
         self.over |= event.is_err();
         event.map_err(|fault| fault.while_doing("watch", "buffers"))
     }

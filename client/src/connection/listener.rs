@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::Connection;
 use super::reading::Read;
-use super::state::{End, State};
+use super::state::{End, Listener, State};
 use crate::error::Fault;
 use crate::limits;
 
@@ -27,11 +27,18 @@ impl Connection {
 
     fn serve_notices(&self) -> Result<(), Fault> {
         loop {
-            let Some(state) = self.until_quiet()? else { return Ok(()) };
+            let Some(mut state) = self.until_quiet()? else { return Ok(()) };
+            state.listener = Listener::Polls;
             drop(state);
-            // Polled without the read token: a caller that comes meanwhile reads its answer itself.
-            let ready = socket::wait(&[(self.socket.as_fd(), PollFlags::IN)], None);
+            // Polled without the read token: a caller that comes meanwhile reads its answer itself, and whatever comes
+            // before it. The bell tells of what that caller leaves to this thread.
+            let on = [self.socket.as_fd(), self.bell.as_fd()].map(|fd| (fd, PollFlags::IN));
+            let ready = socket::wait(&on, None);
             let mut state = self.lock()?;
+            if std::mem::replace(&mut state.listener, Listener::Awake) == Listener::Called {
+                // It was rung before this thread got the lock, so there is something to take.
+                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            }
             if ready.is_err() {
                 self.finish(&mut state, End::Lost(None));
             }
@@ -58,13 +65,24 @@ impl Connection {
                     return Ok(Some(state));
                 }
                 // Somebody waits long: sleep until the last of them leaves.
-                state.listener_sleeps = true;
+                state.listener = Listener::Sleeps;
                 state = self.quiet.wait(state)?;
-                state.listener_sleeps = false;
+                state.listener = Listener::Awake;
             } else {
                 seen = Some(state.waits);
                 state = self.quiet.wait_timeout(state, limits::QUIET)?.0;
             }
+        }
+    }
+
+    /// Has the listener look at what is to be done, whatever it does now.
+    pub(super) fn wake_listener(&self, state: &mut State) {
+        if state.listener == Listener::Polls {
+            state.listener = Listener::Called;
+            // Cannot fail: the counter was zero.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        } else {
+            self.quiet.notify_one();
         }
     }
 

@@ -13,7 +13,7 @@ use gpu_handoff_protocol::{Refusal, codec};
 use rustix::event::PollFlags;
 
 use super::Connection;
-use super::state::{End, Slot, State};
+use super::state::{End, Listener, Slot, State};
 use crate::error::Fault;
 
 /// What reading the socket gave.
@@ -97,7 +97,7 @@ impl Connection {
         state.waiting -= 1;
         if state.waiting > 0 {
             state.wake_one();
-        } else if state.listener_sleeps {
+        } else if state.listener == Listener::Sleeps {
             self.quiet.notify_one();
         }
     }
@@ -128,7 +128,7 @@ impl Connection {
             }
         }
         if state.sweep {
-            self.quiet.notify_one();
+            self.wake_listener(state);
         }
         self.flush(state);
     }
@@ -141,6 +141,6 @@ impl Connection {
             self.sink.lost();
         }
         state.wake_all();
-        self.quiet.notify_one();
+        self.wake_listener(state);
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar};
 
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Event, Grant, RequestId};
 use gpu_handoff_protocol::socket::RecvBuffer;
-use gpu_handoff_protocol::{Code, LeaseId, Refusal, codec};
+use gpu_handoff_protocol::{Code, Refusal, codec};
 
 use super::Sink;
+use super::unsent::Unsent;
 use crate::error::Fault;
 use crate::limits;
 
@@ -95,6 +96,19 @@ impl Slot {
     }
 }
 
+/// What the listener does, and so how it is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listener {
+    /// It looks by itself soon, or waits where a notice of the condition variable reaches it.
+    Awake,
+    /// It wants to be told when the last waiting thread leaves.
+    Sleeps,
+    /// It polls the socket and the bell, or is about to.
+    Polls,
+    /// It was called by the bell.
+    Called,
+}
+
 /// Everything of a connection that changes.
 #[derive(Debug)]
 pub(super) struct State {
@@ -105,11 +119,10 @@ pub(super) struct State {
     /// Threads that wait for something, and how often one began to.
     pub(super) waiting: usize,
     pub(super) waits: u64,
-    /// Leases whose release found no room yet.
-    pub(super) unsent: Vec<LeaseId>,
+    /// What found no room yet.
+    pub(super) unsent: Unsent,
     pub(super) end: Option<End>,
-    /// The listener wants to be told when the last waiting thread leaves.
-    pub(super) listener_sleeps: bool,
+    pub(super) listener: Listener,
     /// The listener has something to unmap.
     pub(super) sweep: bool,
 }
@@ -122,9 +135,9 @@ impl State {
             reader: Some(RecvBuffer::new()),
             waiting: 0,
             waits: 0,
-            unsent: Vec::new(),
+            unsent: Unsent::default(),
             end: None,
-            listener_sleeps: false,
+            listener: Listener::Awake,
             sweep: false,
         }
     }
@@ -155,8 +168,10 @@ impl State {
         let open = match slot.content {
             // An answer that was taken leaves nothing behind: the request is over.
             Content::Answer { so_far, whole } => {
-                if let Some(BrokerBody::Acquired(items)) = so_far {
-                    self.give_back(&items, Some(sink));
+                match so_far {
+                    Some(BrokerBody::Acquired(items)) => self.give_back(&items, Some(sink)),
+                    Some(BrokerBody::Published(outcomes)) => self.unsent.retire_all(&outcomes),
+                    _ => {}
                 }
                 !whole
             }
@@ -167,7 +182,7 @@ impl State {
 
     fn give_back(&mut self, items: &[Result<Grant, Refusal>], known_to: Option<&dyn Sink>) {
         for grant in items.iter().flatten() {
-            self.unsent.push(grant.lease);
+            self.unsent.release(grant.lease);
             if let Some(sink) = known_to {
                 sink.ungranted(grant.buffer.id);
                 self.sweep = true;
@@ -182,8 +197,10 @@ impl State {
         }
         let Some(slot) = self.slots.get_mut(&message.request) else {
             // An answer that nobody waits for any more.
-            if let BrokerBody::Acquired(items) = message.body {
-                self.give_back(&items, None);
+            match message.body {
+                BrokerBody::Acquired(items) => self.give_back(&items, None),
+                BrokerBody::Published(outcomes) => self.unsent.retire_all(&outcomes),
+                _ => {}
             }
             return None;
         };
@@ -251,5 +268,32 @@ impl State {
 
     pub(super) fn wake_all(&self) {
         self.slots.values().for_each(Slot::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::tests::{Pretender, id};
+    use gpu_handoff_protocol::message::{ClientBody, PublishedAs};
+
+    #[test]
+    fn of_an_answer_given_up_half_way_all_parts_are_revoked() {
+        let (mut state, memory) = (State::new(), Memory::new(Box::new(Pretender::default())));
+        let request = state.open(Slot::answer()).unwrap();
+        let part = |random| {
+            let receipt = PublishedAs { id: id(random), generation: 1 };
+            BrokerMessage { request, body: BrokerBody::Published(vec![Ok(receipt)]) }
+        };
+        assert!(state.dispatch(part(1), true, &memory).is_none());
+        assert!(state.close(request, &memory), "the node still works on it");
+        assert!(state.dispatch(part(2), false, &memory).is_none());
+        for random in [1, 2] {
+            let revoked = state.unsent.first();
+            assert!(matches!(revoked, Some(ClientBody::Retire { id: it, .. }) if it == id(random)));
+            state.unsent.sent(0);
+        }
+        assert!(state.unsent.first().is_none());
     }
 }

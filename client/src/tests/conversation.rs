@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, PublishedAs, Target, Wanted};
 use gpu_handoff_protocol::{Code, LeaseId, Refusal};
 
-use super::fake::{Door, connected, grant, until, welcome};
+use super::fake::{Door, Fake, connected, grant, until, welcome};
 use super::{id, info};
 use crate::{Acquire, Buffer, ClientError, ExportedFd, limits};
 
@@ -209,6 +209,65 @@ fn a_late_grant_is_given_back() {
     assert_eq!(pretender.made.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
+/// Hears that a buffer is revoked.
+fn expect_revoked(fake: &mut Fake, random: u128) {
+    let (request, body) = fake.expect();
+    let ClientBody::Retire { id: it, deadline: Duration::ZERO } = body else { panic!("{body:?}") };
+    assert_eq!(it, id(random));
+    fake.say(request, BrokerBody::Retired(Ok(0)));
+}
+
+#[test]
+fn what_is_published_too_late_is_revoked() {
+    let (client, mut fake, _) = connected();
+    let publication =
+        client.shared.exporter.export(&Buffer::named("w").unwrap().exported(exported())).unwrap();
+    let body = ClientBody::Publish(vec![publication]);
+    let soon = Instant::now() + Duration::from_millis(10);
+    let error = client.shared.connection.call(body, soon).unwrap_err();
+    assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
+    let (request, _) = fake.expect();
+    assert!(matches!(fake.expect().1, ClientBody::Cancel { request: it } if it == request));
+    let published = |random| Ok(PublishedAs { id: id(random), generation: 1 });
+    let outcomes = vec![published(1), Err(Refusal::new(Code::QuotaBytes)), published(2)];
+    fake.say(request, BrokerBody::Published(outcomes));
+    expect_revoked(&mut fake, 1);
+    expect_revoked(&mut fake, 2);
+}
+
+#[test]
+fn when_a_later_packet_of_publications_fails_the_earlier_ones_are_revoked() {
+    let (client, mut fake, _) = connected();
+    let many = vec![Buffer::named("w").unwrap().exported(exported()); 65];
+    std::thread::scope(|scope| {
+        let publish = scope.spawn(|| client.publish_many(many).unwrap_err());
+        let (request, _) = fake.expect();
+        let mut outcomes: Vec<_> = (0..64).map(|_| Err(Refusal::new(Code::QuotaBytes))).collect();
+        outcomes[7] = Ok(PublishedAs { id: id(7), generation: 1 });
+        fake.say(request, BrokerBody::Published(outcomes));
+        let (request, _) = fake.expect();
+        fake.say(request, BrokerBody::Refused(Refusal::new(Code::Malformed)));
+        expect_revoked(&mut fake, 7);
+        assert_eq!(publish.join().unwrap().code(), Some(Code::Malformed));
+    });
+}
+
+#[test]
+fn a_time_without_end_is_a_long_one() {
+    let door = Door::new();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| door.builder().timeout(Duration::MAX).connect().unwrap());
+        let mut fake = door.accept();
+        let (request, _) = fake.expect();
+        fake.say(request, BrokerBody::Welcome(welcome()));
+        let mut watch = client.join().unwrap().watch().unwrap();
+        let (request, _) = fake.expect();
+        let waiting = scope.spawn(move || watch.recv_timeout(Duration::MAX));
+        fake.say(request, BrokerBody::Event(Event::SnapshotDone));
+        assert_eq!(waiting.join().unwrap().unwrap(), Some(Event::SnapshotDone));
+    });
+}
+
 #[test]
 fn a_watch_gives_the_snapshot_then_changes() {
     let (client, mut fake, _) = connected();
@@ -279,4 +338,32 @@ fn a_full_connection_holds_up_no_drop() {
         heard.extend(fake.hear_release());
     }
     assert!(heard.iter().copied().eq(0..LEASES), "each once, in order");
+}
+
+#[test]
+fn a_dropped_watch_is_cancelled_though_there_was_no_room() {
+    let (client, mut fake, _) = connected();
+    let watch = client.watch().unwrap();
+    let (watched, _) = fake.expect();
+    for lease in 0..2_000 {
+        client.shared.connection.release_later(LeaseId(lease));
+    }
+    drop(watch);
+    let (mut released, mut cancelled) = (0, 0);
+    while released < 2_000 || cancelled == 0 {
+        let (request, body) = fake.expect();
+        match body {
+            ClientBody::Release(leases) => {
+                released += leases.len();
+                fake.say(request, BrokerBody::Released(vec![Ok(()); leases.len()]));
+            }
+            ClientBody::Cancel { request } => {
+                assert_eq!(request, watched);
+                cancelled += 1;
+                fake.say(watched, BrokerBody::Cancelled);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((released, cancelled), (2_000, 1));
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason, Event};
-use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_protocol::{Code, LeaseId, Refusal};
 
-use super::fake::{Fake, connected, grant, grant_of, until};
+use super::fake::{Fake, PATIENCE, connected, grant, grant_of, until};
 use super::{id, info};
-use crate::{Acquire, Client, Lease, LeaseState};
+use crate::{Acquire, Client, ClientError, Lease, LeaseState, limits};
 
 fn acquire(client: &Client, fake: &mut Fake, lease: u64, random: u128) -> Lease {
     std::thread::scope(|scope| {
@@ -95,6 +95,44 @@ fn a_busy_client_unmaps_what_ends_too() {
         fake.say(request, BrokerBody::Acquired(vec![Err(Refusal::new(Code::WaitTimeout))]));
         assert_eq!(waiting.join().unwrap().unwrap_err().code(), Some(Code::WaitTimeout));
     });
+}
+
+#[test]
+fn a_notice_that_a_waiting_thread_reads_reaches_the_listener_in_its_poll() {
+    let (client, mut fake, pretender) = connected();
+    for round in 1..=20 {
+        drop(acquire(&client, &mut fake, round, round.into()));
+        fake.hear_release();
+        assert_eq!(pretender.live.load(Ordering::SeqCst), 1);
+        // Long enough that the listener polls, and then that the waiting thread does.
+        std::thread::sleep(limits::QUIET * 10);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| client.acquire(Acquire::id(id(999)).wait(PATIENCE)));
+            let (request, _) = fake.expect();
+            std::thread::sleep(limits::QUIET * 3);
+            fake.notice(Event::Gone { id: id(round.into()), reason: EndReason::OwnerDied });
+            until("the unmapping", || pretender.live.load(Ordering::SeqCst) == 0);
+            fake.say(request, BrokerBody::Acquired(vec![Err(Refusal::new(Code::WaitTimeout))]));
+            assert_eq!(waiting.join().unwrap().unwrap_err().code(), Some(Code::WaitTimeout));
+        });
+    }
+}
+
+#[test]
+fn a_release_that_finds_no_room_in_time_is_sent_later() {
+    let (client, mut fake, pretender) = connected();
+    let lease = acquire(&client, &mut fake, 5_000, 1);
+    for other in 0..2_000 {
+        client.shared.connection.release_later(LeaseId(other));
+    }
+    let error = lease.release().unwrap_err();
+    assert!(matches!(error, ClientError::TimedOut { after, .. } if after == limits::SEND), "{error:?}");
+    assert_eq!(pretender.live.load(Ordering::SeqCst), 1, "the mapping is cached, as after any release");
+    let mut heard = Vec::new();
+    while heard.len() <= 2_000 {
+        heard.extend(fake.hear_release());
+    }
+    assert!(heard.iter().copied().eq((0..2_000).chain([5_000])), "each once, and no cancel");
 }
 
 #[test]
