@@ -12,13 +12,12 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
-use gpu_handoff_protocol::PodRef;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::gpu::supervisor::Supervisor;
@@ -27,7 +26,7 @@ use crate::identity::Door;
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
-use crate::owner::Owner;
+use crate::owner::{Mail, Owner};
 use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
 
 /// Most descriptors that the daemon asks for, however many it may have.
@@ -78,7 +77,7 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
     };
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
     let mut registry = Registry::new(config.policy.clone(), capacity, config.boot, RandomState::new());
-    let (ends, mut ended) = mpsc::channel(1);
+    let (ends, mut ended) = mpsc::channel(config.members.len().max(1));
     let lanes = start_lanes(&config, &shared, &ends, &mut registry)?;
     let handles: HashMap<_, _> = lanes.iter().map(|(member, lane)| (*member, lane.handle.clone())).collect();
     let mut tasks = JoinSet::new();
@@ -88,24 +87,38 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
     if config.policy.legacy != LegacyRule::Deny {
         self_test.spawn(prove_pid_word(config.program.clone(), shared.clone()));
     }
-    drop((mail, shared));
+    drop(shared);
     info!(members = lanes.len(), "ready");
-    // Without one of its parts the daemon would go on and answer nobody: it ends, to be started again.
-    let broken = tokio::select! {
-        () = signals.next() => None,
-        _ = tasks.join_next() => Some("the registry or the supervisor of the gpu worker has broken off".to_owned()),
-        Some(pod) = ended.recv() => Some(format!("the lane of pod {pod} has broken off")),
+    let broken = loop {
+        tokio::select! {
+            () = signals.next() => break false,
+            // Without one of these the daemon would go on and answer nobody: it ends, to be started again.
+            _ = tasks.join_next() => break true,
+            Some(member) = ended.recv() => lost_member(member, &lanes, &mail).await,
+        }
     };
+    drop(mail);
     info!("stopping; a second signal ends the daemon at once");
     stopping.send_replace(true);
     let orderly = tokio::select! {
         outcome = wind_down(tasks, lanes) => outcome,
         () = signals.next() => bail!("ended by a second signal"),
     };
-    match broken {
-        Some(what) => bail!("{what}"),
-        None => orderly,
+    if broken {
+        bail!("the registry or the supervisor of the gpu worker has broken off; the log says more");
     }
+    orderly
+}
+
+/// A member without its lane can neither be heard nor told anything: what it held ends, the others go on.
+async fn lost_member(member: MemberId, lanes: &[(MemberId, Lane)], mail: &mpsc::Sender<Mail>) {
+    let pod = lanes.iter().find(|(id, _)| *id == member).map(|(_, lane)| lane.pod.to_string());
+    error!(
+        pod,
+        "the member's lane has broken off: its buffers and leases end, its slot is not served any more"
+    );
+    // The owner is gone only when the daemon stops.
+    let _ = mail.send(Input::MemberLeft(member).into()).await;
 }
 
 /// Waits for tasks and threads, but not for ever: a lane may be stuck in a stranger's descriptor.
@@ -134,7 +147,7 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
 fn start_lanes(
     config: &Config,
     shared: &Shared,
-    ends: &mpsc::Sender<PodRef>,
+    ends: &mpsc::Sender<MemberId>,
     registry: &mut Registry,
 ) -> anyhow::Result<Vec<(MemberId, Lane)>> {
     let mut lanes = Vec::with_capacity(config.members.len());

@@ -91,6 +91,8 @@ pub struct Shared {
 /// A lane that runs.
 #[derive(Debug)]
 pub struct Lane {
+    /// The member's pod.
+    pub pod: PodRef,
     /// Where the owner reaches it.
     pub handle: LaneHandle,
     /// Its thread.
@@ -113,6 +115,8 @@ pub(crate) struct Context {
     outboxes: Tally,
     /// Places in the owner's queue.
     turns: Arc<Semaphore>,
+    /// What is being vetted: it outlives the session that asked.
+    vetting: vet::Desk,
 }
 
 /// An application's connection that passed the door.
@@ -126,13 +130,13 @@ impl Context {
     fn new_session_id(&self) -> SessionId {
         SessionId(self.shared.next_session.fetch_add(1, Ordering::Relaxed))
     }
-}
+/// Binds the member's socket and starts its thread, which tells `ends` when it ends, however it does.
 
 /// Binds the member's socket and starts its thread.
 ///
 /// # Errors
 /// When the socket cannot be bound or the thread cannot be started.
-pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<PodRef>) -> io::Result<Lane> {
+pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<MemberId>) -> io::Result<Lane> {
     let (commands, inbox) = mpsc::channel(limits::LANE_QUEUE);
     let overrun = Arc::new(AtomicBool::new(false));
     let handle = LaneHandle::new(commands, Arc::clone(&overrun));
@@ -141,9 +145,9 @@ pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<PodRef>) -> io::
     if let Some(user) = spec.socket_user {
         std::os::unix::fs::chown(&spec.socket, Some(user), None)?;
     }
-    let name = format!("lane-{}", spec.member.0);
+    let (pod, name) = (spec.pod.clone(), format!("lane-{}", spec.member.0));
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        let _end = End { pod: spec.pod.clone(), ends };
+        let _end = End { member: spec.member, ends };
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
         let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
             let work = serve(spec, shared, listener, inbox, overrun).instrument(span);
@@ -153,19 +157,19 @@ pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<PodRef>) -> io::
             error!(error = %e, "a lane cannot serve");
         }
     })?;
-    Ok(Lane { handle, thread })
+    Ok(Lane { pod, handle, thread })
 }
 
 /// Says that the lane's thread has ended, however it did.
 struct End {
-    pod: PodRef,
-    ends: mpsc::Sender<PodRef>,
+    member: MemberId,
+    ends: mpsc::Sender<MemberId>,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        // A full or closed channel means that the daemon stops already.
-        let _ = self.ends.try_send(self.pod.clone());
+        // There is room for each member; a closed channel means that the daemon has stopped.
+        let _ = self.ends.try_send(self.member);
     }
 }
 
@@ -199,6 +203,7 @@ async fn run(
         connections: Places::default(),
         outboxes: Tally::default(),
         turns: Arc::new(Semaphore::new(limits::OWNER_TURNS)),
+        vetting: vet::Desk::new(),
     });
     info!(socket = %context.spec.socket.display(), "serving");
     let mut tasks = JoinSet::new();
@@ -232,6 +237,7 @@ async fn run(
     }
     session::farewell(&context).await;
     tasks.shutdown().await;
+    context.vetting.finish().await;
     drop(std::fs::remove_file(&context.spec.socket));
 }
 
