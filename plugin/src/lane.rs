@@ -130,9 +130,9 @@ impl Context {
     fn new_session_id(&self) -> SessionId {
         SessionId(self.shared.next_session.fetch_add(1, Ordering::Relaxed))
     }
-/// Binds the member's socket and starts its thread, which tells `ends` when it ends, however it does.
+}
 
-/// Binds the member's socket and starts its thread.
+/// Binds the member's socket and starts its thread, which tells `ends` when it ends, however it does.
 ///
 /// # Errors
 /// When the socket cannot be bound or the thread cannot be started.
