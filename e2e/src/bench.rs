@@ -8,9 +8,11 @@
 //! | through the raw driver | [`baseline`] |
 //! | percentiles, table, JSON | [`report`] |
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::MemoryKind;
@@ -38,7 +40,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_value = "2,64,1024")]
     pub mib: Vec<u64>,
     /// Rounds for each case. On a simulated GPU large buffers get fewer; the table says how many.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, value_parser = rounds)]
     pub rounds: usize,
     /// A short run: 2 MiB, 20 rounds.
     #[arg(long)]
@@ -46,6 +48,13 @@ pub struct Options {
     /// Write the figures to this file as JSON too.
     #[arg(long)]
     pub json: Option<PathBuf>,
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a number from 1 on".to_owned()),
+        Ok(rounds) => Ok(rounds),
+    }
 }
 
 /// What a buffer is like when the clock starts.
@@ -79,6 +88,7 @@ pub struct Case {
 /// When it cannot be run to its end.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let folder = Folder::find()?;
+    let json = options.json.as_ref().map(|path| open(path)).transpose()?;
     let gpu = Arc::new(Gpu::find(options.gpu, &folder)?);
     println!("{gpu}");
     let (walls, explained) = Walls::available();
@@ -97,11 +107,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     bench.stop()?;
     println!("{report}");
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
+    if let (Some(file), Some(path)) = (json, &options.json) {
+        serde_json::to_writer_pretty(file, &report).with_context(|| format!("write {}", path.display()))?;
         println!("\nwritten to {}", path.display());
     }
     Ok(())
+}
+
+/// Opened before anything is measured, so that a wrong path costs no time.
+fn open(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("open {} for the figures", path.display()))
 }
 
 fn cases(options: &Options, simulated: bool) -> Vec<Case> {

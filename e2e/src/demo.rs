@@ -24,7 +24,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Wanted::Auto)]
     pub gpu: Wanted,
     /// Size of the buffer, in MiB.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub mib: u64,
     /// How the buffer's memory is made.
     #[arg(long, value_enum, default_value_t = MemoryKind::Vmm)]
@@ -55,8 +55,8 @@ impl Report {
 /// # Errors
 /// When it cannot be run to its end.
 pub fn run(options: &Options) -> anyhow::Result<bool> {
-    let begin = Instant::now();
     let folder = Folder::find()?;
+    let begin = Instant::now();
     let gpu = Arc::new(Gpu::find(options.gpu, &folder)?);
     println!("{gpu}");
     let (walls, explained) = Walls::available();
@@ -132,7 +132,12 @@ impl Scene {
         });
         report.check(
             back.is_ok(),
-            &format!("the plugin holds no descriptor of it ({descriptors} before, {back:?} now)"),
+            &match &back {
+                Ok(open) => {
+                    format!("the plugin holds no descriptor of it ({descriptors} open before, {open} now)")
+                }
+                Err(e) => format!("{e:#}"),
+            },
         );
         self.strike()
     }

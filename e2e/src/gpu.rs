@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::folder::Folder;
+use crate::scratch::Scratch;
 use anyhow::Context;
 use gpu_handoff_cuda::Driver;
-use tempfile::TempDir;
-
-use crate::folder::Folder;
 
 /// Which GPU is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,7 +35,7 @@ pub enum Gpu {
         /// The folder of the simulated driver.
         library: PathBuf,
         /// What stands for the device: removed in the end.
-        device: TempDir,
+        device: Scratch,
         /// How many GPUs the machine has.
         gpus: usize,
     },
@@ -52,7 +51,7 @@ impl Gpu {
             (Wanted::Sim, _) => "the simulator was asked for".to_owned(),
             (_, Ok(name)) => return Ok(Self::Real { name }),
             (Wanted::Real, Err(e)) => return Err(e.context("a real GPU was asked for")),
-            (Wanted::Auto, Err(e)) => format!("{e:#}"),
+            (Wanted::Auto, Err(e)) => format!("no real one: {e}"),
         };
         Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()?, gpus: 1 })
     }
@@ -125,9 +124,7 @@ fn real() -> anyhow::Result<String> {
 }
 
 /// Shared memory if there is some: simulated GPU memory lives there.
-fn device_folder() -> anyhow::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("gpu-handoff-device-");
-    let made = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+fn device_folder() -> anyhow::Result<Scratch> {
+    let made = Scratch::make("gpu-handoff-device-", Some(Path::new("/dev/shm")));
     made.context("make a folder that stands for the simulated device")
 }

@@ -18,4 +18,5 @@ pub mod gpu;
 pub mod node;
 pub mod pod;
 pub mod rough;
+pub mod scratch;
 pub mod wait;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_sys::isolate::die_with_parent;
-use tempfile::TempDir;
 
 use crate::folder::Folder;
 use crate::gpu::Gpu;
+use crate::scratch::Scratch;
 use crate::wait;
 
 /// How long a process of ours may take to start or to end.
@@ -35,7 +35,7 @@ pub struct Node {
     /// Its GPU.
     pub gpu: Arc<Gpu>,
     plugin: Child,
-    run_dir: TempDir,
+    run_dir: Scratch,
     log: PathBuf,
 }
 
@@ -58,8 +58,7 @@ impl Node {
         members: &[Member],
         policy: &serde_json::Value,
     ) -> anyhow::Result<Self> {
-        let run_dir =
-            tempfile::Builder::new().prefix("gpu-handoff-").tempdir().context("make a run directory")?;
+        let run_dir = Scratch::make("gpu-handoff-node-", None).context("make a run directory")?;
         let (file, log) = (run_dir.path().join("members.json"), run_dir.path().join("plugin.log"));
         let list: Vec<_> = members
             .iter()
