@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// GPU buffers shared between pods: what this pod sees of them.
+/// Look at gpu-handoff from inside a pod: who the node takes you for, which buffers your group has, what happens to
+/// them, and what a refusal means.
 #[derive(Debug, Parser)]
-#[command(name = "gpu-handoff", version, about, after_help = EXIT_CODES)]
+#[command(name = "gpu-handoff", version, after_help = EXIT_CODES)]
 pub struct Args {
     /// The pod's socket
     #[arg(long, global = true, env = "GPU_HANDOFF_SOCKET", value_name = "PATH")]
@@ -67,5 +68,12 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_begins_with_what_the_command_is_for() {
+        assert!(
+            Args::command().render_help().to_string().starts_with("Look at gpu-handoff from inside a pod: ")
+        );
     }
 }

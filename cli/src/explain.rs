@@ -55,8 +55,14 @@ fn find(asked: &str) -> Result<Code, Failure> {
     if let Some(code) = Code::ALL.iter().find(found) {
         return Ok(*code);
     }
-    let nearest = Code::ALL.iter().map(|code| code.as_str()).min_by_key(|known| distance(&name, known));
-    Err(Failure::UnknownCode { asked: asked.to_owned(), nearest: nearest.unwrap_or_default() })
+    Err(Failure::UnknownCode { asked: asked.to_owned(), nearest: nearest(&name) })
+}
+
+/// The code that may have been meant: at most every third letter was mistaken.
+fn nearest(name: &str) -> Option<&'static str> {
+    let distances = Code::ALL.iter().map(|code| (distance(name, code.as_str()), code.as_str()));
+    let (mistakes, nearest) = distances.min_by_key(|(mistakes, _)| *mistakes)?;
+    (mistakes <= name.len() / 3).then_some(nearest)
 }
 
 impl Explanation {
@@ -170,10 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_code_names_the_nearest() {
-        let Err(Failure::UnknownCode { nearest, .. }) = find("NOT_FUOND") else { panic!("found") };
-        assert_eq!(nearest, "NOT_FOUND");
-        let Err(Failure::UnknownCode { nearest, .. }) = find("quota-lease") else { panic!("found") };
-        assert_eq!(nearest, "QUOTA_LEASES");
+    fn an_unknown_code_names_the_nearest_if_it_is_near() {
+        let told = [
+            ("NOT_FUOND", Some("NOT_FOUND")),
+            ("quota-lease", Some("QUOTA_LEASES")),
+            ("NOPE", None),
+            ("999", None),
+            ("", None),
+        ];
+        for (asked, wanted) in told {
+            let Err(Failure::UnknownCode { nearest, .. }) = find(asked) else { panic!("found {asked}") };
+            assert_eq!(nearest, wanted, "{asked}");
+        }
     }
 }

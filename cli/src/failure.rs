@@ -14,12 +14,12 @@ use gpu_handoff_client::{Client, ClientError, Code};
 pub enum Failure {
     /// The node said no, or could not be asked.
     Client(ClientError),
-    /// No code has this name; with the one that looks most like it.
+    /// No code has this name; with one that looks much like it.
     UnknownCode {
         /// What was asked for.
         asked: String,
-        /// The nearest name.
-        nearest: &'static str,
+        /// The name that may have been meant.
+        nearest: Option<&'static str>,
     },
     /// The result could not be written.
     Write(io::Error),
@@ -68,7 +68,8 @@ impl fmt::Display for Failure {
             Self::Client(error) => write_client_error(f, error),
             Self::UnknownCode { asked, nearest } => {
                 writeln!(f, "error: there is no refusal code {asked}")?;
-                writeln!(f, "  remedy: did you mean {nearest}? `gpu-handoff explain` lists all codes")
+                let meant = nearest.map(|code| format!("did you mean {code}? ")).unwrap_or_default();
+                writeln!(f, "  remedy: {meant}`gpu-handoff explain` and docs/refusals.md list all codes")
             }
             Self::Write(error) => writeln!(f, "error: write the result: {error}"),
         }

@@ -7,21 +7,21 @@ use serde::Serialize;
 
 use crate::args::Format;
 use crate::failure::Failure;
-use crate::output::{self, BufferJson};
+use crate::output::{self, BufferJson, NamedJson};
 
 #[derive(Serialize)]
 struct ListJson<'a> {
-    group: String,
+    group: NamedJson<'a>,
     buffers: Vec<BufferJson<'a>>,
 }
 
 pub(crate) fn run(client: &Client, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
     let buffers = snapshot(client)?;
-    let group = client.welcome().group.to_string();
+    let group = &client.welcome().group;
     match format {
         Format::Json => {
             let buffers = buffers.iter().map(BufferJson::from).collect();
-            output::json(out, &ListJson { group, buffers })
+            output::json(out, &ListJson { group: group.into(), buffers })
         }
         Format::Text if buffers.is_empty() => Ok(writeln!(out, "no buffers in group {group}")?),
         Format::Text => Ok(output::table(out, &rows(&buffers))?),

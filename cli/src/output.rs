@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use gpu_handoff_client::{Access, BufferInfo, Lifetime};
+use gpu_handoff_client::{Access, BufferInfo, GroupKey, Lifetime, PodRef};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -71,17 +71,30 @@ pub(crate) struct BufferJson<'a> {
     allocation_bytes: u64,
     access: Access,
     lifetime: Lifetime,
-    owner: OwnerJson<'a>,
+    owner: NamedJson<'a>,
     /// Whether the node itself checked device and size.
     verified: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor: Option<TensorJson<'a>>,
 }
 
+/// A pod or a group as JSON shows it, wherever one is shown.
 #[derive(Debug, Serialize)]
-struct OwnerJson<'a> {
+pub(crate) struct NamedJson<'a> {
     namespace: &'a str,
     name: &'a str,
+}
+
+impl<'a> From<&'a PodRef> for NamedJson<'a> {
+    fn from(pod: &'a PodRef) -> Self {
+        Self { namespace: pod.namespace.as_str(), name: pod.name.as_str() }
+    }
+}
+
+impl<'a> From<&'a GroupKey> for NamedJson<'a> {
+    fn from(group: &'a GroupKey) -> Self {
+        Self { namespace: group.namespace.as_str(), name: group.name.as_str() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +119,7 @@ impl<'a> From<&'a BufferInfo> for BufferJson<'a> {
             allocation_bytes: facts.allocation_size,
             access: facts.access,
             lifetime: facts.lifetime,
-            owner: OwnerJson { namespace: buffer.owner.namespace.as_str(), name: buffer.owner.name.as_str() },
+            owner: NamedJson::from(&buffer.owner),
             verified: buffer.verified,
             tensor: tensor.map(|t| TensorJson { dtype: &t.dtype, shape: &t.shape, strides: &t.strides }),
         }

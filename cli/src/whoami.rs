@@ -7,14 +7,12 @@ use serde::Serialize;
 
 use crate::args::Format;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, NamedJson};
 
 #[derive(Serialize)]
 struct WhoamiJson<'a> {
-    pod_namespace: &'a str,
-    pod_name: &'a str,
-    group_namespace: &'a str,
-    group_name: &'a str,
+    pod: NamedJson<'a>,
+    group: NamedJson<'a>,
     node_boot: String,
     protocol_version: String,
     legacy_pid_word_proven: bool,
@@ -26,26 +24,27 @@ pub(crate) fn run(client: &Client, format: Format, out: &mut dyn Write) -> Resul
     let version = format!("{}.{}", welcome.version.0, welcome.version.1);
     let proven = welcome.legacy_pid_word_proven;
     if format == Format::Json {
-        let (pod, group) = (&welcome.pod, &welcome.group);
         let value = WhoamiJson {
-            pod_namespace: pod.namespace.as_str(),
-            pod_name: pod.name.as_str(),
-            group_namespace: group.namespace.as_str(),
-            group_name: group.name.as_str(),
+            pod: NamedJson::from(&welcome.pod),
+            group: NamedJson::from(&welcome.group),
             node_boot: boot,
             protocol_version: version,
             legacy_pid_word_proven: proven,
         };
         return output::json(out, &value);
     }
-    let legacy =
-        if proven { "importable between equal process numbers" } else { "need different process numbers" };
+    // Of exporter and importer; only the handles of `cudaMalloc` memory carry one.
+    let equal_numbers = if proven {
+        "can be cured for cudaMalloc memory on this node's driver"
+    } else {
+        "refused for cudaMalloc memory (self-test not passed): gpu-handoff explain PID_COLLISION"
+    };
     let rows = [
         output::row(["pod", &welcome.pod.to_string()]),
         output::row(["group", &welcome.group.to_string()]),
         output::row(["node boot", &boot]),
         output::row(["protocol", &version]),
-        output::row(["legacy buffers", legacy]),
+        output::row(["equal process numbers", equal_numbers]),
     ];
     Ok(output::table(out, &rows)?)
 }

@@ -156,11 +156,11 @@ fn list_shows_the_group_in_order_of_name() {
 #[test]
 fn list_speaks_json() {
     let value = json(&gpu_handoff(&["list", "-o", "json"], lively));
-    assert_eq!(value["group"], "ml/llama");
+    assert_eq!(value["group"], serde_json::json!({"namespace": "ml", "name": "llama"}));
     assert_eq!(value["buffers"][1]["name"], "weights");
     assert_eq!(value["buffers"][1]["size_bytes"], 3_u64 << 29);
     assert_eq!(value["buffers"][1]["access"], "read-only");
-    assert_eq!(value["buffers"][1]["owner"]["name"], "trainer-0");
+    assert_eq!(value["buffers"][1]["owner"], serde_json::json!({"namespace": "ml", "name": "trainer-0"}));
 }
 
 #[test]
@@ -195,11 +195,13 @@ fn watch_writes_one_json_object_a_line() {
 #[test]
 fn whoami_says_what_the_node_sees() {
     let text = stdout(&gpu_handoff(&["whoami"], empty));
-    for part in ["ml/server-1", "ml/llama", "0000000000009b2f", "0.1"] {
+    for part in ["ml/server-1", "ml/llama", "0000000000009b2f", "0.1", "can be cured"] {
         assert!(text.contains(part), "{text}");
     }
     let value = json(&gpu_handoff(&["whoami", "-o", "json"], empty));
-    assert_eq!((&value["pod_name"], &value["legacy_pid_word_proven"]), (&"server-1".into(), &true.into()));
+    assert_eq!(value["pod"], serde_json::json!({"namespace": "ml", "name": "server-1"}));
+    assert_eq!(value["group"], serde_json::json!({"namespace": "ml", "name": "llama"}));
+    assert_eq!(value["legacy_pid_word_proven"], true);
 }
 
 #[test]
@@ -242,6 +244,8 @@ fn explain_needs_no_daemon() {
     let unknown = command(&["explain", "NOT_FUOND"], nowhere);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(stderr(&unknown).contains("did you mean NOT_FOUND?"));
+    let far_off = stderr(&command(&["explain", "NOPE"], nowhere));
+    assert!(far_off.contains("`gpu-handoff explain`") && !far_off.contains("did you mean"), "{far_off}");
 }
 
 #[test]

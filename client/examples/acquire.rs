@@ -1,14 +1,27 @@
 //! Acquires a buffer by name, waiting up to a minute for it, and looks at its first bytes.
 //!
-//!     cargo run --example acquire -- weights
+//!     GPU_HANDOFF_SOCKET=/run/pod-b/app.sock cargo run -p gpu-handoff-client --example acquire -- weights
+//!
+//! The socket is that of a member of a running node (README, "Run a node by hand"). Without a GPU, plugin and applications
+//! alike take the simulated driver, which `e2e/pack.sh` lays out as `e2e/pack/simcuda/libcuda.so.1`. In every shell, before
+//! starting either:
+//!
+//!     export LD_LIBRARY_PATH=$PWD/e2e/pack/simcuda
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use gpu_handoff_client::{Acquire, Client};
 use gpu_handoff_cuda::{Driver, ops};
 
-fn main() -> Result<(), Box<dyn Error>> {
+mod common;
+
+fn main() -> ExitCode {
+    common::end(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "weights".to_owned());
 
     // The application's own affair: a context.

@@ -1,17 +1,30 @@
 //! Publishes 64 MiB of GPU memory under a name, and retires it when Enter is pressed.
 //!
-//!     cargo run --example publish -- weights
+//!     GPU_HANDOFF_SOCKET=/run/pod-a/app.sock cargo run -p gpu-handoff-client --example publish -- weights
+//!
+//! The socket is that of a member of a running node (README, "Run a node by hand"). Without a GPU, plugin and applications
+//! alike take the simulated driver, which `e2e/pack.sh` lays out as `e2e/pack/simcuda/libcuda.so.1`. In every shell, before
+//! starting either:
+//!
+//!     export LD_LIBRARY_PATH=$PWD/e2e/pack/simcuda
 
 use std::error::Error;
 use std::io;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use gpu_handoff_client::{Access, Buffer, Client, VmmAllocation};
 use gpu_handoff_cuda::{Driver, ops};
 
+mod common;
+
 const BYTES: u64 = 64 << 20;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    common::end(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "weights".to_owned());
 
     // The application's own affair: a context, memory, and something in it.

@@ -55,8 +55,8 @@ pub use error::{ClientError, Doing};
 pub use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmMapping};
 pub use gpu_handoff_protocol::message::{EndReason, Event, Welcome};
 pub use gpu_handoff_protocol::{
-    Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, Kind, LeaseId,
-    Lifetime, Metadata, Refusal, Tensor,
+    Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, GroupKey, Kind,
+    LeaseId, Lifetime, Metadata, PodRef, Refusal, Tensor,
 };
 pub use lease::{Lease, LeaseState, Took};
 pub use publish::{PublishTook, Published};
