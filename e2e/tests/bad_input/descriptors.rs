@@ -40,6 +40,19 @@ fn publish_bytes(items: usize) -> anyhow::Result<Vec<u8>> {
     Ok(encode_client(&ClientMessage { request: 2, body }).bytes)
 }
 
+/// The limit that leaves a process so many more descriptors.
+fn limit_for(pid: u32, more: usize) -> anyhow::Result<u64> {
+    // One that is open for a moment would be counted, and leave room when it is closed: what stays is open in each look.
+    let mut open = descriptor_numbers(pid)?;
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(2));
+        let now = descriptor_numbers(pid)?;
+        open.retain(|number| now.contains(number));
+    }
+    // New ones get the lowest free numbers below the limit; what is open above it stays open.
+    (0..).filter(|number| !open.contains(number)).nth(more).context("a free number")
+}
+
 /// A process that may open only so many more descriptors, until this is dropped.
 struct FewDescriptors {
     pid: Pid,
@@ -47,15 +60,22 @@ struct FewDescriptors {
 }
 
 impl FewDescriptors {
-    fn of(pid: u32, more: u64) -> anyhow::Result<Self> {
-        let open = descriptor_numbers(pid)?;
-        // New ones get the lowest free numbers below the limit; what is open above it stays open.
-        let free = (0..).filter(|n| !open.contains(n));
-        let current = usize::try_from(more).ok().and_then(|more| free.into_iter().nth(more));
-        let pid = Pid::from_raw(i32::try_from(pid)?).context("a process number")?;
-        let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
-        let limit = Rlimit { current, maximum: hard };
-        Ok(Self { pid, before: rustix::process::prlimit(Some(pid), Resource::Nofile, limit)? })
+    fn of(pid: u32, more: usize) -> anyhow::Result<Self> {
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let process = Pid::from_raw(i32::try_from(pid)?).context("a process number")?;
+        let set = |current| {
+            let limit = Rlimit { current: Some(current), maximum };
+            rustix::process::prlimit(Some(process), Resource::Nofile, limit)
+        };
+        let mut current = limit_for(pid, more)?;
+        let few = Self { pid: process, before: set(current)? };
+        // What was closed since the look before left room.
+        eventually("the limit fits what is open", || {
+            let last = std::mem::replace(&mut current, limit_for(pid, more)?);
+            set(current)?;
+            Ok(current == last)
+        })?;
+        Ok(few)
     }
 }
 
