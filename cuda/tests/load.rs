@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{role, said, say};
+use common::{role, said, say, skipped};
 use gpu_handoff_cuda::load::symbols;
 use gpu_handoff_cuda::{Driver, LoadError};
 
@@ -42,7 +42,7 @@ fn chain(error: &dyn Error) -> String {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_load() {
     match Driver::load() {
         Ok(_) => say("loaded"),
@@ -65,8 +65,7 @@ fn no_library_is_an_error_that_names_it() {
     let empty = tempfile::tempdir().unwrap();
     let lines = said(role("role_load", empty.path()).output());
     if lines == ["loaded"] {
-        eprintln!("SKIPPED: this machine has a driver of its own");
-        return;
+        return skipped("this machine has a driver of its own");
     }
     assert!(
         lines[0].starts_with("library: open libcuda.so.1: this process sees no usable NVIDIA driver"),

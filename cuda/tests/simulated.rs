@@ -56,7 +56,7 @@ fn vmm_memory_reaches_another_process() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_vmm() {
     let (driver, device) = first();
     {
@@ -79,7 +79,7 @@ fn role_vmm() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_vmm_importer() {
     let (driver, device) = first();
     let _context = device.retain_primary_context().unwrap();
@@ -106,7 +106,7 @@ fn legacy_memory_reaches_another_process() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_legacy() {
     let (driver, device) = first();
     {
@@ -124,7 +124,7 @@ fn role_legacy() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_legacy_importer() {
     let hex = std::env::var("HANDLE").unwrap();
     let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
@@ -150,7 +150,7 @@ fn memory_is_told_apart() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_classify() {
     let (driver, device) = first();
     {
@@ -221,7 +221,7 @@ fn a_descriptor_is_what_it_is_and_not_what_was_claimed() {
 }
 
 #[test]
-#[ignore = "a role"]
+#[ignore = "started by another test"]
 fn role_inspect() {
     let (driver, device) = first();
     for granules in [1, 2, 3, 7] {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +26,21 @@ fn report(path: &Path) -> Report {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
+/// Gives a program a `/dev/shm` of its own: the children that the suite kills leave the files of their events there.
+const OWN_DEV_SHM: [&str; 5] =
+    ["unshare", "-m", "sh", "-c", "mount -t tmpfs t /dev/shm && exec \"$0\" \"$@\""];
+
+/// The command that runs a program with a `/dev/shm` of its own, if this user may have that.
+fn apart(program: &str) -> Command {
+    let own = |program: &str| {
+        let mut command = Command::new(OWN_DEV_SHM[0]);
+        command.args(&OWN_DEV_SHM[1..]).arg(program);
+        command
+    };
+    let permitted = own("true").output().is_ok_and(|output| output.status.success());
+    if permitted { own(program) } else { Command::new(program) }
+}
+
 /// Runs the suite on a simulated machine of two GPUs.
 fn run(simulator: &Path) -> Report {
     // Children of another user load the library too.
@@ -32,7 +48,7 @@ fn run(simulator: &Path) -> Report {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::copy(simulator, folder.path().join("libcuda.so.1")).unwrap();
     let json = folder.path().join("simulated.json");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_conformance"));
+    let mut command = apart(env!("CARGO_BIN_EXE_conformance"));
     command
         .arg("run")
         .arg("--json")
@@ -62,7 +78,10 @@ fn the_simulator_answers_as_the_real_driver_did() {
     let Some(simulator) = simulator() else {
         let how = format!("{SIMULATOR} is missing: run `cargo build -p gpu-handoff-simcuda` first");
         assert!(!all(), "{how}");
-        return println!("SKIPPED: {how}");
+        // Not by a macro: the harness hides what those print in a test that passes.
+        let line = format!("SKIPPED: the_simulator_answers_as_the_real_driver_did: {how}\n");
+        let _unheard = std::io::stderr().write_all(line.as_bytes());
+        return;
     };
     let real =
         report(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measurements/conformance-h200.json"));

@@ -247,6 +247,25 @@ fn itself(test: &str) -> Command {
     command
 }
 
+/// The file of an exported event, which is removed when this is dropped.
+struct EventFile(String);
+
+impl EventFile {
+    fn of(handle: &[u8; 64]) -> Self {
+        let word = |at: usize| u32::from_le_bytes(handle[at..at + 4].try_into().unwrap());
+        let (pid, number, uid) = (word(0), word(4), word(8));
+        let file = format!("/dev/shm/cuda.shm.{uid:x}.{pid:x}.{number:x}");
+        assert!(std::fs::exists(&file).unwrap(), "{file} is not there");
+        Self(file)
+    }
+}
+
+impl Drop for EventFile {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
 #[test]
 fn waiting_for_the_event_of_a_dead_process_ends() {
     const DISABLE_TIMING_INTERPROCESS: usize = 6;
@@ -275,6 +294,8 @@ fn waiting_for_the_event_of_a_dead_process_ends() {
         let hex = lines.into_iter().find_map(|line| line.strip_prefix("HANDLE ").map(str::to_owned)).unwrap();
         let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
         let handle = Handle(std::array::from_fn(byte));
+        // Killed, it does not take the event's file away itself.
+        let _file = EventFile::of(&handle.0);
         // SAFETY: the vendor's signature, whose second argument is 64 bytes by value.
         let open: extern "C" fn(*mut usize, Handle) -> u32 =
             unsafe { std::mem::transmute(cuda.symbol("cuIpcOpenEventHandle")) };
