@@ -2,8 +2,8 @@
 //!
 //! It runs against whichever `libcuda.so.1` the loader finds, so the simulated driver and a real one can be laid side by
 //! side. The suite itself never loads the driver. Each row is a script over *puppets*, child processes of the same
-//! program that do to the driver what they are told ([`serve`]): so a crash is an outcome, a hang ends at a deadline,
-//! and importers can have namespaces, a user or a `/dev/shm` of their own ([`place`]).
+//! program that do to the driver what they are told (`serve`): so a crash is an outcome, a hang ends at a deadline,
+//! and importers can have namespaces, a user or a `/dev/shm` of their own (`place`).
 //!
 //! It needs `libcuda.so.1`, util-linux and root, and nothing else; what cannot be tried is shown as `not run` with the
 //! reason. The rows of several GPUs need two: `SIMCUDA_GPUS=2` for the simulated driver.
