@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::cli::ServeArgs;
 use crate::limits;
-use crate::uplink::Uplink;
+use crate::uplink::{Held, Uplink};
 
 /// Serves until it is told to stop.
 ///
@@ -53,12 +53,6 @@ fn listen(path: &Path) -> anyhow::Result<AsyncSeqListener> {
     Ok(listener)
 }
 
-/// A connection that waits for the daemon.
-struct Held {
-    connection: OwnedFd,
-    until: Instant,
-}
-
 struct Door {
     uplink: Uplink,
     held: VecDeque<Held>,
@@ -68,7 +62,7 @@ impl Door {
     async fn serve(&mut self, listener: &AsyncSeqListener) {
         let mut rest_until = Instant::now();
         loop {
-            let due = self.held.front().map(|h| h.until);
+            let due = [self.held.front().map(|h| h.until), self.uplink.due()].into_iter().flatten().min();
             tokio::select! {
                 accepted = accept(listener, rest_until) => match accepted {
                     Ok(connection) => self.hold(connection),
@@ -78,13 +72,14 @@ impl Door {
                     }
                 },
                 given_back = self.uplink.changed() => {
-                    for connection in given_back {
-                        self.hold(connection);
+                    // They came before those that are held.
+                    for held in given_back.into_iter().rev() {
+                        self.held.push_front(held);
                     }
                 }
                 () = until(due) => self.expire(),
             }
-            self.hand_on().await;
+            self.hand_on();
         }
     }
 
@@ -100,33 +95,41 @@ impl Door {
         self.held.push_back(Held { connection, until: Instant::now() + limits::HOLD_TIME });
     }
 
-    async fn hand_on(&mut self) {
-        while self.uplink.is_up() {
-            let Some(Held { connection, until }) = self.held.pop_front() else { return };
-            if let Err(connection) = self.uplink.hand_on(connection).await {
-                self.held.push_front(Held { connection, until });
+    fn hand_on(&mut self) {
+        while self.uplink.takes_more() {
+            let Some(held) = self.held.pop_front() else { return };
+            if let Err(held) = self.uplink.hand_on(held) {
+                self.held.push_front(held);
                 return;
             }
         }
     }
 
     fn expire(&mut self) {
-        while self.held.front().is_some_and(|h| h.until <= Instant::now()) {
+        let now = Instant::now();
+        while self.held.front().is_some_and(|h| h.until <= now) {
             if let Some(held) = self.held.pop_front() {
-                let waited = format!("none within {:?}", limits::HOLD_TIME);
-                refuse(
-                    held.connection,
-                    &Refusal::new(Code::BrokerUnavailable).compared_with("daemon", "an answer", waited),
-                );
+                let waited = format!("not within {:?}", limits::HOLD_TIME);
+                refuse(held.connection, &unavailable("there", waited));
             }
+        }
+        for held in self.uplink.overdue(now) {
+            warn!("the daemon did not answer for a connection in time");
+            let waited = format!("none within {:?}", limits::ANSWER_TIME);
+            refuse(held.connection, &unavailable("an answer for the connection", waited));
         }
     }
 
     fn refuse_all(&mut self) {
         for held in self.held.drain(..) {
-            refuse(held.connection, &Refusal::new(Code::ShuttingDown));
+            let refusal = Refusal::new(Code::ShuttingDown).compared_with("sidecar", "serving", "stopping");
+            refuse(held.connection, &refusal);
         }
     }
+}
+
+fn unavailable(wanted: &str, found: String) -> Refusal {
+    Refusal::new(Code::BrokerUnavailable).compared_with("daemon", wanted, found)
 }
 
 /// Accepts, after the rest that a failure calls for: whoever could not be accepted is still there.

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gpu_handoff_protocol::codec;
+use gpu_handoff_protocol::codec::{self, Outgoing};
 use gpu_handoff_protocol::message::{RequestId, SidecarBody, SidecarMessage, SlotBody, SlotMessage};
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{PROTOCOL_VERSION, Refusal};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
 use crate::limits;
@@ -33,17 +33,44 @@ enum UplinkError {
     Strange,
 }
 
+/// A connection of the pod, and how long it may wait for the daemon.
+#[derive(Debug)]
+pub struct Held {
+    /// The connection.
+    pub connection: OwnedFd,
+    /// When it is refused, unless it was handed on.
+    pub until: Instant,
+}
+
+/// A connection that the daemon has not answered for.
+#[derive(Debug)]
+struct InFlight {
+    held: Held,
+    answer_by: Instant,
+}
+
+/// A connection to the daemon that has said hello.
+#[derive(Debug)]
+struct Opening {
+    link: AsyncSeqPacket,
+    answer_by: Instant,
+}
+
 /// The way to the daemon.
 #[derive(Debug)]
 pub struct Uplink {
     slot: PathBuf,
+    /// On the way to become `link`: kept here, so that nothing begins anew when waiting is cancelled.
+    opening: Option<Opening>,
     link: Option<AsyncSeqPacket>,
     buffer: RecvBuffer,
     next_try: Instant,
     pause: Duration,
     last_request: RequestId,
     /// Connections handed on whose answer is not in yet.
-    in_flight: BTreeMap<RequestId, OwnedFd>,
+    in_flight: BTreeMap<RequestId, InFlight>,
+    /// The packet of the last of them, while there is no room for it.
+    unsent: Option<(RequestId, Outgoing)>,
     /// The last failure that was logged, so that waiting does not fill the log.
     said: Option<String>,
 }
@@ -54,65 +81,70 @@ impl Uplink {
     pub fn new(slot: PathBuf) -> Self {
         Self {
             slot,
+            opening: None,
             link: None,
             buffer: RecvBuffer::new(),
             next_try: Instant::now(),
             pause: limits::RETRY_FIRST,
             last_request: 0,
             in_flight: BTreeMap::new(),
+            unsent: None,
             said: None,
         }
     }
 
-    /// Whether connections can be handed on now.
+    /// Whether one more connection can be handed on now.
     #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.link.is_some()
+    pub fn takes_more(&self) -> bool {
+        self.link.is_some() && self.unsent.is_none() && self.in_flight.len() < limits::HELD_CONNECTIONS
     }
 
-    /// Comes back when something has changed: the daemon was reached, or was lost. In the latter case it gives back the
-    /// connections that the daemon had not answered for. Safe to cancel.
-    pub async fn changed(&mut self) -> Vec<OwnedFd> {
-        if self.link.is_none() {
-            sleep_until(self.next_try).await;
-            if let Err(e) = self.connect().await {
-                self.lost(&e);
-            }
-            return Vec::new();
-        }
-        loop {
-            match self.next().await {
-                Ok(SlotMessage { request, body: SlotBody::HandedOn(outcome) }) => {
-                    self.answered(request, outcome)
-                }
-                Ok(SlotMessage { body: SlotBody::Refused(refusal), .. }) => {
-                    return self.lost(&UplinkError::Refused(refusal));
-                }
-                Ok(_) => return self.lost(&UplinkError::Strange),
-                Err(e) => return self.lost(&e),
-            }
+    /// Comes back when something has changed: the daemon was reached, has taken or answered for a connection, or was
+    /// lost. In the latter case it gives back the connections that the daemon had not answered for, oldest first. Safe
+    /// to cancel.
+    pub async fn changed(&mut self) -> Vec<Held> {
+        let outcome = if self.link.is_none() { self.connect().await } else { self.talk().await };
+        match outcome {
+            Ok(()) => Vec::new(),
+            Err(e) => self.lost(&e),
         }
     }
 
     /// Hands a connection on. A failure gives it back.
     ///
     /// # Errors
-    /// The connection, when the daemon is not there.
-    pub async fn hand_on(&mut self, connection: OwnedFd) -> Result<(), OwnedFd> {
-        let Some(link) = &self.link else { return Err(connection) };
-        let Ok(copy) = connection.try_clone() else { return Err(connection) };
+    /// The connection, when the daemon is not there or we lack a descriptor.
+    pub fn hand_on(&mut self, held: Held) -> Result<(), Held> {
+        let Some(link) = &self.link else { return Err(held) };
+        let Ok(copy) = held.connection.try_clone() else { return Err(held) };
         self.last_request += 1;
-        let packet = codec::encode_sidecar(SidecarMessage {
-            request: self.last_request,
-            body: SidecarBody::HandOn(copy),
-        });
-        match timeout(limits::ANSWER_TIME, link.send(&packet)).await {
-            Ok(Ok(())) => {
-                self.in_flight.insert(self.last_request, connection);
-                Ok(())
-            }
-            _ => Err(connection),
+        let request = self.last_request;
+        let packet = codec::encode_sidecar(SidecarMessage { request, body: SidecarBody::HandOn(copy) });
+        if !matches!(link.try_send(&packet), Ok(true)) {
+            // Without room it is sent later; a failure shows then too, after what the daemon may have said before.
+            self.unsent = Some((request, packet));
         }
+        self.in_flight.insert(request, InFlight { held, answer_by: Instant::now() + limits::ANSWER_TIME });
+        Ok(())
+    }
+
+    /// When the first connection handed on is overdue.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.in_flight.first_key_value().map(|(_, f)| f.answer_by)
+    }
+
+    /// Takes out the connections that the daemon should have answered for by `now`.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Held> {
+        let mut out = Vec::new();
+        while let Some(first) = self.in_flight.first_entry()
+            && first.get().answer_by <= now
+        {
+            let (request, in_flight) = first.remove_entry();
+            self.unsent.take_if(|(unsent, _)| *unsent == request);
+            out.push(in_flight.held);
+        }
+        out
     }
 
     fn answered(&mut self, request: RequestId, outcome: Result<(), Refusal>) {
@@ -124,42 +156,79 @@ impl Uplink {
     }
 
     async fn connect(&mut self) -> Result<(), UplinkError> {
-        let link = AsyncSeqPacket::connect(&self.slot).map_err(UplinkError::Connect)?;
-        let body = SidecarBody::Hello { version: PROTOCOL_VERSION };
-        self.last_request += 1;
-        let hello = codec::encode_sidecar(SidecarMessage { request: self.last_request, body });
-        link.send(&hello).await.map_err(UplinkError::Talk)?;
-        let answer = timeout(limits::ANSWER_TIME, receive(&link, &mut self.buffer)).await;
+        let opening = match &mut self.opening {
+            Some(opening) => opening,
+            none => {
+                sleep_until(self.next_try).await;
+                self.last_request += 1;
+                none.insert(Opening::begin(&self.slot, self.last_request)?)
+            }
+        };
+        let answer = timeout_at(opening.answer_by, receive(&opening.link, &mut self.buffer)).await;
         match answer.map_err(|_| UplinkError::TooSlow)??.body {
             SlotBody::Welcome { pod, group, .. } => info!(%pod, %group, "the daemon is there"),
             SlotBody::Refused(refusal) => return Err(UplinkError::Refused(refusal)),
             SlotBody::HandedOn(_) => return Err(UplinkError::Strange),
         }
-        self.link = Some(link);
+        self.link = self.opening.take().map(|o| o.link);
         self.pause = limits::RETRY_FIRST;
         self.said = None;
         Ok(())
     }
 
-    async fn next(&mut self) -> Result<SlotMessage, UplinkError> {
-        match &self.link {
-            Some(link) => receive(link, &mut self.buffer).await,
-            None => Err(UplinkError::Ended),
+    /// Hears one message, or sends what had no room.
+    async fn talk(&mut self) -> Result<(), UplinkError> {
+        let link = self.link.as_ref().ok_or(UplinkError::Ended)?;
+        tokio::select! {
+            // What the daemon said before it went explains more than that nothing can be sent.
+            biased;
+            message = receive(link, &mut self.buffer) => match message? {
+                SlotMessage { request, body: SlotBody::HandedOn(outcome) } => self.answered(request, outcome),
+                SlotMessage { body: SlotBody::Refused(refusal), .. } => return Err(UplinkError::Refused(refusal)),
+                SlotMessage { body: SlotBody::Welcome { .. }, .. } => return Err(UplinkError::Strange),
+            },
+            sent = send(link, self.unsent.as_ref()) => {
+                sent.map_err(UplinkError::Talk)?;
+                self.unsent = None;
+            }
         }
+        Ok(())
     }
 
-    fn lost(&mut self, why: &UplinkError) -> Vec<OwnedFd> {
+    fn lost(&mut self, why: &UplinkError) -> Vec<Held> {
         let text = chain(why);
         if self.said.as_ref() != Some(&text) {
             warn!(error = text, slot = %self.slot.display(), "the daemon is not there; connections are held");
             self.said = Some(text);
         }
-        if let Some(link) = self.link.take() {
+        for link in self.opening.take().map(|o| o.link).into_iter().chain(self.link.take()) {
             link.end();
         }
+        self.unsent = None;
         self.next_try = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(limits::RETRY_LONGEST);
-        std::mem::take(&mut self.in_flight).into_values().collect()
+        std::mem::take(&mut self.in_flight).into_values().map(|f| f.held).collect()
+    }
+}
+
+impl Opening {
+    /// Connects and says hello, for which a new connection has room.
+    fn begin(slot: &Path, request: RequestId) -> Result<Self, UplinkError> {
+        let link = AsyncSeqPacket::connect(slot).map_err(UplinkError::Connect)?;
+        let body = SidecarBody::Hello { version: PROTOCOL_VERSION };
+        let hello = codec::encode_sidecar(SidecarMessage { request, body });
+        if !link.try_send(&hello).map_err(UplinkError::Talk)? {
+            return Err(UplinkError::Talk(io::ErrorKind::WouldBlock.into()));
+        }
+        Ok(Self { link, answer_by: Instant::now() + limits::ANSWER_TIME })
+    }
+}
+
+/// Sends what is to be sent; never comes back where that is nothing.
+async fn send(link: &AsyncSeqPacket, unsent: Option<&(RequestId, Outgoing)>) -> io::Result<()> {
+    match unsent {
+        Some((_, packet)) => link.send(packet).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -177,3 +246,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;
