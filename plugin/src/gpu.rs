@@ -1,13 +1,15 @@
 //! Where a descriptor is validated: in a child process, the only one that loads the GPU driver.
 //!
 //! The lane that received a descriptor sends it to the worker itself and keeps its own copy until the answer is in, so
-//! that no thread serving others ever holds a stranger's descriptor. A worker that hangs or dies is replaced; only the
-//! requests that waited for it are refused.
+//! that no thread serving others ever holds a stranger's descriptor. A worker is handed out once it has loaded the
+//! driver. One that hangs or dies is replaced, and only the requests that waited for it are refused; one whose driver
+//! fails is replaced, and what it had not begun is asked of the next.
 //!
 //! | concern | file |
 //! |---|---|
 //! | asking a worker; a deadline for each request | [`inspector`] |
 //! | starting and replacing the worker process | [`supervisor`] |
+//! | which failures were logged already | `told` |
 //! | the worker process itself | [`worker`] |
 //! | whether legacy handles may be cured on this driver | [`self_test`] |
 
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub mod inspector;
 pub mod self_test;
 pub mod supervisor;
+mod told;
 pub mod worker;
 
 pub use inspector::Inspector;
@@ -39,6 +42,21 @@ pub struct Reply {
     pub id: u64,
     /// What was found.
     pub verdict: Verdict,
+}
+
+/// What the worker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Word {
+    /// Its first word: the driver is loaded.
+    Ready,
+    /// Its first and last word: the driver could not be loaded.
+    NoDriver {
+        /// What the driver answered.
+        why: String,
+    },
+    /// An answer.
+    Answer(Reply),
 }
 
 /// What a descriptor was found to be.

@@ -27,10 +27,28 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub const SLOT_CONNECTIONS: usize = 4;
 /// Descriptors that are inspected at a time.
 pub const INSPECTIONS: usize = 64;
-/// How long a GPU worker may take for one descriptor.
+/// Descriptors of one member that are inspected at a time, so that no member keeps the GPU worker from the others.
+pub const INSPECTIONS_OF_MEMBER: usize = 8;
+/// How long a GPU worker may take for one descriptor, from when it was sent to it.
 pub const INSPECTION_TIME: Duration = Duration::from_secs(2);
+/// How often an inspection is asked for where the worker was replaced before it began.
+pub const INSPECTION_TRIES: usize = 3;
+/// How long a lane waits for room in the GPU worker's queue before it looks again.
+pub const WORKER_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 /// How long a GPU worker may take to start (loading the driver takes most of it).
 pub const WORKER_START_TIME: Duration = Duration::from_secs(15);
+/// How long a lane waits for the road to a GPU worker: more than a start takes, so that the start's own outcome is told.
+pub const WORKER_WAIT_TIME: Duration = Duration::from_secs(20);
+/// How long no GPU worker is started after one could not be.
+pub const WORKER_PAUSE: Duration = Duration::from_millis(500);
+/// How long the daemon, when it stops, and a lane wait for the end of a GPU worker that was killed.
+pub const WORKER_END_TIME: Duration = Duration::from_secs(1);
+/// GPU workers that were killed and have not ended, with which no further one is started.
+pub const WORKERS_ENDING: usize = 8;
+/// Distinct failures of GPU workers that are remembered as logged.
+pub const WORKER_FAILURES: usize = 64;
+/// How long a failure of GPU workers that was logged is not logged again.
+pub const WORKER_FAILURE_PAUSE: Duration = Duration::from_secs(600);
 /// How long the self-test of legacy handles may take.
 pub const SELF_TEST_TIME: Duration = Duration::from_secs(30);
 /// Descriptors that the daemon keeps for itself: sockets, pidfds, logs; the rest may hold buffers.

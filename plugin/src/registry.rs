@@ -42,6 +42,7 @@ mod sessions;
 mod tests;
 
 use ending::{Ended, Ending};
+pub(crate) use publish::check_range;
 
 /// A member's number on this node, for as long as the daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

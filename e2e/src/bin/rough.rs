@@ -1,9 +1,12 @@
 //! A process that misbehaves on its own account, for tests that need one to kill.
 
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
@@ -22,6 +25,9 @@ struct Args {
     /// A published buffer, whose descriptor is used.
     #[arg(long, global = true, default_value = "source")]
     source: String,
+    /// Where somebody accepts connections and reads nothing.
+    #[arg(long, global = true, default_value = "127.0.0.1:1")]
+    sink: SocketAddr,
 }
 
 #[derive(Debug, Clone, Copy, Subcommand)]
@@ -30,15 +36,21 @@ enum Deed {
     Publish,
     /// Publish and acquire, and leave the connection to a child process, whose number is printed.
     Fork,
+    /// Publish sockets whose close blocks, all in one packet.
+    Linger,
 }
 
+/// How many sockets [`Deed::Linger`] publishes.
+const LINGERING: usize = 24;
+
 fn main() -> anyhow::Result<()> {
-    let Args { deed, socket, source } = Args::parse();
+    let Args { deed, socket, source, sink } = Args::parse();
     let mut client = Client::greeted(&socket)?;
     let grant = client.acquire(Target::Name(source.parse()?), gpu_handoff_e2e::node::PATIENCE)??;
     match deed {
         Deed::Publish => publish(&client, &grant),
         Deed::Fork => fork(client, &grant),
+        Deed::Linger => linger(&client, &grant, sink),
     }
 }
 
@@ -67,6 +79,31 @@ fn fork(mut client: Client, grant: &Grant) -> anyhow::Result<()> {
     say(&child.context("start the child")?.id().to_string())?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+fn linger(client: &Client, grant: &Grant, sink: SocketAddr) -> anyhow::Result<()> {
+    let device = grant.buffer.facts.device;
+    // This side's copies end with the process, which waits for nothing then: a close here could be the last one.
+    let sockets = (0..LINGERING).map(|_| lingering(sink).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+    let item = |(i, socket): (usize, &Arc<OwnedFd>)| {
+        vmm(&format!("lingering-{i}"), device, 2 << 20, Arc::clone(socket))
+    };
+    let items = sockets.iter().enumerate().map(item).collect::<Result<_, _>>()?;
+    ensure!(client.say(100, ClientBody::Publish(items))?, "the broker ended the connection");
+    say("lingering")?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// A socket with unsent data, whose close waits for that to be read.
+fn lingering(sink: SocketAddr) -> anyhow::Result<OwnedFd> {
+    let mut sender = TcpStream::connect(sink)?;
+    rustix::net::sockopt::set_socket_send_buffer_size(&sender, 4 << 10)?;
+    sender.set_nonblocking(true)?;
+    let chunk = [0; 64 << 10];
+    while sender.write(&chunk).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(10)))?;
+    Ok(sender.into())
 }
 
 fn say(line: &str) -> std::io::Result<()> {

@@ -1,19 +1,24 @@
 //! Peers that die in the middle. What they held ends with them, and nothing else does.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use gpu_handoff_e2e::agent::Command as Order;
 use gpu_handoff_e2e::app::App;
-use gpu_handoff_e2e::node::PATIENCE;
+use gpu_handoff_e2e::gpu::Gpu;
+use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Target,
 };
-use gpu_handoff_protocol::{BufferId, Code};
+use gpu_handoff_protocol::{BufferId, Code, DeviceUuid};
 
 use crate::scene::{
     BYTES, SOURCE, Scene, Stage, acquire, acquired, eventually, folder, kill, publish, refused_with, verify,
@@ -21,8 +26,14 @@ use crate::scene::{
 
 /// Starts the program `rough` in the misbehaving pod, and waits for the first line that it prints.
 fn rough(stage: &Stage, deed: &str) -> anyhow::Result<(Child, String)> {
+    rough_with_sink(stage, deed, SocketAddr::from(([127, 0, 0, 1], 1)))
+}
+
+/// The same with a place where somebody accepts connections and reads nothing.
+fn rough_with_sink(stage: &Stage, deed: &str, sink: SocketAddr) -> anyhow::Result<(Child, String)> {
     let mut command = Command::new(folder()?.binary("rough")?);
     command.arg(deed).arg("--socket").arg(stage.rough.socket()).args(["--source", SOURCE]);
+    command.arg("--sink").arg(sink.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start `rough`")?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
@@ -256,4 +267,62 @@ fn the_gpu_worker() -> anyhow::Result<()> {
         drop((client, grant));
         source.finish()
     })
+}
+
+/// An item that the GPU worker must look at to refuse it.
+fn no_memory() -> anyhow::Result<gpu_handoff_protocol::message::Publication> {
+    let null = OwnedFd::from(File::open("/dev/null")?);
+    vmm("no-memory", DeviceUuid::from_bytes([1; 16]), BYTES, Arc::new(null))
+}
+
+/// The plugin's copy of what is being vetted outlives the application: the GPU worker's close is never the last one.
+#[test]
+fn a_producer_whose_descriptors_block_their_closer() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let source = stage.source()?;
+        let mut stranger = Client::greeted(stage.stranger.socket())?;
+        for round in 0..8 {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4 << 10)?;
+            let (mut child, said) = rough_with_sink(stage, "linger", listener.local_addr()?)?;
+            assert_eq!(said, "lingering", "round {round}");
+            std::thread::sleep(Duration::from_micros(700) * round);
+            kill(child.id())?;
+            child.wait()?;
+            // Another group's pod, and the pair, need the same worker.
+            for _ in 0..20 {
+                refused_with(stranger.publish_one(no_memory()?)?, Code::NotGpuMemory);
+            }
+            // Nobody waits for what nobody can read any more: the closes that block come back.
+            drop(listener);
+        }
+        drop(stranger);
+        source.finish()
+    })
+}
+
+/// A GPU worker that could not load the driver is not the last one.
+#[test]
+fn a_driver_that_comes_late() -> anyhow::Result<()> {
+    let gpu = Gpu::simulated(&folder()?)?;
+    let device = gpu.device_folder().context("a simulated device")?.to_path_buf();
+    std::fs::remove_dir(&device)?;
+    File::create(&device)?;
+    let member = Member { pod: "pod", group: "group" };
+    let node = Node::start_with(&folder()?, Arc::new(gpu), &[member], &serde_json::json!({}))?;
+    let pod = Pod::start(&node, "pod", Walls::None)?;
+    let mut client = Client::greeted(pod.socket())?;
+    for _ in 0..20 {
+        refused_with(client.publish_one(no_memory()?)?, Code::WorkerFailed);
+    }
+    // The log says why, but not twenty times.
+    assert_eq!(node.log().matches("could not be started").count(), 1, "{}", node.log());
+    std::fs::remove_file(&device)?;
+    std::fs::create_dir(&device)?;
+    eventually("a publish is inspected", || {
+        Ok(client.publish_one(no_memory()?)?.is_err_and(|refusal| refusal.code() == Code::NotGpuMemory))
+    })?;
+    drop(client);
+    pod.stop()?;
+    node.stop()
 }

@@ -1,19 +1,24 @@
-//! Starting the worker process when it is needed, and replacing it when it hangs or dies.
+//! Starting the worker process when it is needed, and replacing it when it fails, hangs or dies.
+//!
+//! Nothing here waits without limit: a worker that is stuck in the kernel is left to end aside.
 
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::inspector::{Inspector, Link, Need};
-use super::{Reply, chain};
-
-type Asker = oneshot::Sender<Result<Arc<Link>, String>>;
+use super::inspector::{Asker, Inspector, Link, Need, NotReady};
+use super::told::Told;
+use super::{Verdict, Word, chain};
+use crate::limits;
 
 /// Most needs that wait for the supervisor.
 const NEEDS: usize = 256;
@@ -25,6 +30,24 @@ pub struct Supervisor {
     needs: mpsc::Receiver<Need>,
     current: Arc<Mutex<Option<Arc<Link>>>>,
     started: u64,
+    /// Workers that were killed, until they have ended.
+    ending: JoinSet<()>,
+    /// The last start, if it failed.
+    failed: Option<(Instant, NotReady)>,
+    told: Told,
+}
+
+/// Why a worker has to go.
+struct End {
+    why: &'static str,
+    /// Whether what else it was asked has surely no part in that, and may be asked of the next one.
+    others_may_ask_again: bool,
+}
+
+impl End {
+    const fn because(why: &'static str) -> Self {
+        Self { why, others_may_ask_again: false }
+    }
 }
 
 impl Supervisor {
@@ -34,7 +57,8 @@ impl Supervisor {
         let (sender, needs) = mpsc::channel(NEEDS);
         let current = Arc::new(Mutex::new(None));
         let inspector = Inspector::new(sender, Arc::clone(&current));
-        (Self { program, needs, current, started: 0 }, inspector)
+        let (ending, failed, told) = (JoinSet::new(), None, Told::default());
+        (Self { program, needs, current, started: 0, ending, failed, told }, inspector)
     }
 
     /// Serves until told to stop.
@@ -43,41 +67,89 @@ impl Supervisor {
             let need = tokio::select! {
                 need = self.needs.recv() => need,
                 _ = stop.wait_for(|stopping| *stopping) => None,
+                Some(_) = self.ending.join_next() => continue,
             };
             match need {
-                Some(Need::Link(asker)) => self.serve_worker(asker, &mut stop).await,
+                Some(Need::Link(asker)) => self.serve(asker, &mut stop).await,
                 Some(Need::Replacement(_)) => {} // That worker is gone already.
-                None => return,
+                None => break,
             }
+        }
+        let ended = async { while self.ending.join_next().await.is_some() {} };
+        if timeout(limits::WORKER_END_TIME, ended).await.is_err() {
+            warn!(waited = ?limits::WORKER_END_TIME, "a gpu worker was killed and has not ended");
         }
     }
 
     /// Starts a worker and stays with it until it has to go.
-    async fn serve_worker(&mut self, first: Asker, stop: &mut watch::Receiver<bool>) {
-        self.started += 1;
-        let (link, mut child) = match self.start() {
-            Ok(started) => started,
-            Err(e) => {
-                warn!(error = chain(&e), "the gpu worker could not be started");
-                let _ = first.send(Err(chain(&e)));
-                return;
+    async fn serve(&mut self, first: Asker, stop: &mut watch::Receiver<bool>) {
+        let mut askers = vec![first];
+        match self.start(&mut askers, stop).await {
+            Ok((link, child)) => {
+                info!(pid = child.id(), "gpu worker started");
+                self.failed = None;
+                self.publish(Some(Arc::clone(&link)));
+                answer(askers, &Ok(Arc::clone(&link)));
+                let end = self.attend(&link, stop).await;
+                self.publish(None);
+                // From here on nothing more is sent to it, so nobody begins to wait after those that are told.
+                link.socket.end();
+                self.end(child, end.why);
+                link.abandon(end.others_may_ask_again);
             }
-        };
-        info!(pid = child.id(), "gpu worker started");
-        self.publish(Some(Arc::clone(&link)));
-        // The asker may have gone; the next one finds the worker.
-        let _ = first.send(Ok(Arc::clone(&link)));
-        let why = self.attend(&link, stop).await;
-        self.publish(None);
-        link.socket.end();
-        link.abandon();
-        match child.kill().await {
-            Ok(()) => info!(why, "gpu worker gone"),
-            Err(e) => warn!(why, error = %e, "the gpu worker could not be ended"),
+            Err(not_ready) => answer(askers, &Err(not_ready)),
         }
     }
 
-    fn start(&self) -> std::io::Result<(Arc<Link>, Child)> {
+    /// A worker that is ready. Whoever asks meanwhile joins the askers.
+    async fn start(
+        &mut self,
+        askers: &mut Vec<Asker>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(Arc<Link>, Child), NotReady> {
+        if let Some((at, not_ready)) = &self.failed
+            && at.elapsed() < limits::WORKER_PAUSE
+        {
+            return Err(not_ready.clone());
+        }
+        let outcome = self.try_start(askers, stop).await;
+        if let Err(not_ready) = &outcome {
+            let NotReady { wanted, found } = not_ready;
+            if self.told.is_news(found) {
+                warn!(%wanted, %found, "the gpu worker could not be started");
+            }
+            self.failed = Some((Instant::now(), not_ready.clone()));
+        }
+        outcome
+    }
+
+    async fn try_start(
+        &mut self,
+        askers: &mut Vec<Asker>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(Arc<Link>, Child), NotReady> {
+        if self.ending.len() >= limits::WORKERS_ENDING {
+            let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
+            return Err(NotReady { wanted, found: self.ending.len().to_string() });
+        }
+        self.started += 1;
+        let (link, child) =
+            self.spawn().map_err(|e| NotReady { wanted: "started".to_owned(), found: chain(&e) })?;
+        let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
+        match timeout(limits::WORKER_START_TIME, self.first_word(&link, askers, stop)).await {
+            Ok(Ok(())) => Ok((link, child)),
+            Ok(Err(found)) => {
+                self.end(child, "it is not ready");
+                Err(NotReady { wanted, found })
+            }
+            Err(_elapsed) => {
+                self.end(child, "it was not ready in time");
+                Err(NotReady { wanted, found: "still loading the GPU driver".to_owned() })
+            }
+        }
+    }
+
+    fn spawn(&self) -> std::io::Result<(Arc<Link>, Child)> {
         let (ours, theirs) = SeqPacket::pair()?;
         let child = Command::new(&self.program)
             .arg("gpu-worker")
@@ -88,32 +160,101 @@ impl Supervisor {
         Ok((Arc::new(Link::new(self.started, AsyncSeqPacket::new(ours)?)), child))
     }
 
-    /// Hands answers out until the worker has to go; says why.
-    async fn attend(&mut self, link: &Arc<Link>, stop: &mut watch::Receiver<bool>) -> &'static str {
+    /// Waits for the worker's first word; where it is not that it is ready, says what came instead.
+    async fn first_word(
+        &mut self,
+        link: &Link,
+        askers: &mut Vec<Asker>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), String> {
         let mut buffer = RecvBuffer::new();
         loop {
             tokio::select! {
-                received = link.socket.recv(&mut buffer) => match received {
-                    Ok(Some(frame)) => match serde_json::from_slice::<Reply>(&frame.bytes) {
-                        Ok(reply) => link.deliver(reply.id, reply.verdict),
-                        Err(_) => return "it answered what is no answer",
-                    },
-                    Ok(None) | Err(_) => return "it died",
+                word = hear(link, &mut buffer) => return match word {
+                    Ok(Word::Ready) => Ok(()),
+                    Ok(Word::NoDriver { why }) => Err(why),
+                    Ok(Word::Answer(_)) => Err("an answer before it was asked".to_owned()),
+                    Err(why) => Err(why.to_owned()),
                 },
                 need = self.needs.recv() => match need {
-                    Some(Need::Link(asker)) => { let _ = asker.send(Ok(Arc::clone(link))); }
-                    Some(Need::Replacement(generation)) if generation == link.generation => {
-                        return "it did not answer in time";
-                    }
-                    Some(Need::Replacement(_)) => {}
-                    None => return "nobody needs it",
+                    Some(Need::Link(asker)) => askers.push(asker),
+                    Some(Need::Replacement(_)) => {} // Of an earlier one.
+                    None => return Err("nobody needs it".to_owned()),
                 },
-                _ = stop.wait_for(|stopping| *stopping) => return "the daemon stops",
+                _ = stop.wait_for(|stopping| *stopping) => return Err("the daemon stops".to_owned()),
+                Some(_) = self.ending.join_next() => {}
             }
         }
     }
 
+    /// Hands answers out until the worker has to go; says why.
+    async fn attend(&mut self, link: &Arc<Link>, stop: &mut watch::Receiver<bool>) -> End {
+        let mut buffer = RecvBuffer::new();
+        loop {
+            tokio::select! {
+                word = hear(link, &mut buffer) => match word {
+                    Ok(Word::Answer(reply)) => {
+                        let failure = match &reply.verdict {
+                            Verdict::Failed { why } => Some(why.clone()),
+                            _ => None,
+                        };
+                        link.deliver(reply.id, reply.verdict);
+                        if let Some(why) = failure {
+                            if self.told.is_news(&why) {
+                                warn!(why, "the gpu worker could not inspect a descriptor");
+                            }
+                            // Many of a driver's errors stay with the process.
+                            return End { why: "it failed", others_may_ask_again: true };
+                        }
+                    }
+                    Ok(Word::Ready | Word::NoDriver { .. }) => return End::because("it answered what is no answer"),
+                    Err(why) => return End::because(why),
+                },
+                need = self.needs.recv() => match need {
+                    // The asker may have gone; the next one finds the worker.
+                    Some(Need::Link(asker)) => answer(vec![asker], &Ok(Arc::clone(link))),
+                    Some(Need::Replacement(generation)) if generation == link.generation => {
+                        return End::because("it did not answer in time");
+                    }
+                    Some(Need::Replacement(_)) => {}
+                    None => return End::because("nobody needs it"),
+                },
+                _ = stop.wait_for(|stopping| *stopping) => return End::because("the daemon stops"),
+                Some(_) = self.ending.join_next() => {}
+            }
+        }
+    }
+
+    /// Kills a worker and lets it be reaped aside: one that is stuck in the kernel ends only when that lets it go.
+    fn end(&mut self, mut child: Child, why: &'static str) {
+        let pid = child.id();
+        if let Err(e) = child.start_kill() {
+            warn!(pid, error = %e, "the gpu worker could not be killed");
+        }
+        self.ending.spawn(async move {
+            match child.wait().await {
+                Ok(status) => info!(pid, why, %status, "gpu worker gone"),
+                Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be reaped"),
+            }
+        });
+    }
+
     fn publish(&self, link: Option<Arc<Link>>) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = link;
+    }
+}
+
+/// The worker's next word, or why there is none.
+async fn hear(link: &Link, buffer: &mut RecvBuffer) -> Result<Word, &'static str> {
+    match link.socket.recv(buffer).await {
+        Ok(Some(frame)) => serde_json::from_slice(&frame.bytes).map_err(|_| "it answered what is no answer"),
+        Ok(None) | Err(_) => Err("it died"),
+    }
+}
+
+fn answer(askers: Vec<Asker>, outcome: &Result<Arc<Link>, NotReady>) {
+    for asker in askers {
+        // Whoever asked may have gone.
+        let _ = asker.send(outcome.clone());
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::outbox::{Outbox, Queued, Tally};
-use super::{Context, Newcomer, slot, vet};
+use super::{Context, Newcomer, slot};
 use crate::identity::Process;
 use crate::owner::Mail;
 use crate::registry::{Ask, Input, SessionFacts, SessionId};
@@ -285,8 +285,8 @@ impl Session<'_> {
         let ask = match body {
             ClientBody::Publish(items) => {
                 let (boot, inspector) = (self.context.shared.boot, self.context.shared.inspector.clone());
-                let vetting = async move { Ask::Publish(vet::publications(items, boot, inspector).await) };
-                return Some((request, Box::pin(vetting)));
+                let vetted = self.context.vetting.begin(items, boot, inspector);
+                return Some((request, Box::pin(async move { Ask::Publish(vetted.await) })));
             }
             ClientBody::Acquire { items, wait } => Ask::Acquire { items, until: after(wait) },
             ClientBody::Release(leases) => Ask::Release(leases),

@@ -1,41 +1,112 @@
 //! What is published, before the registry sees it: a vmm buffer's descriptor goes to a GPU worker, which says on which
 //! device the memory really is and how large it is. A legacy handle cannot be checked: the buffer stays `unverified`.
+//!
+//! Vetting is a task of the lane, not of the session: whatever becomes of the application, the lane keeps its copy of a
+//! descriptor until the worker has closed its own, so that the last close of a stranger's file, which can block, is
+//! always the lane's.
 
+use std::cell::RefCell;
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
 use gpu_handoff_protocol::message::{Carrier, Publication};
 use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::gpu::{Inspector, Verdict};
-use crate::registry::Vetted;
+use crate::limits;
+use crate::registry::{Vetted, check_range};
 
-/// Vets all items of a packet, in order.
-pub(super) async fn publications(
+type Outcomes = Vec<Result<Vetted, Refusal>>;
+
+/// Where a member's publications are vetted.
+#[derive(Debug)]
+pub(super) struct Desk {
+    tasks: RefCell<JoinSet<()>>,
+    /// The member's share of the worker.
+    turns: Arc<Semaphore>,
+}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        Self { tasks: RefCell::default(), turns: Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER)) }
+    }
+
+    /// Begins to vet all items of a packet, and gives their outcomes, in order. Whoever drops the answer leaves no
+    /// inspection half done.
+    pub(super) fn begin(
+        &self,
+        items: Vec<Publication>,
+        boot: BootTag,
+        inspector: Inspector,
+    ) -> impl Future<Output = Outcomes> + 'static {
+        let count = items.len();
+        let (asker, answer) = oneshot::channel();
+        let turns = Arc::clone(&self.turns);
+        let mut tasks = self.tasks.borrow_mut();
+        // Those that have ended are let go; a task that broke off is answered for below.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_local(async move { publications(items, boot, &inspector, &turns, asker).await });
+        async move { answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(broken_off())).collect()) }
+    }
+
+    /// Waits for the inspections that are under way: their sessions are gone.
+    pub(super) async fn finish(&self) {
+        let mut tasks = self.tasks.take();
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        // What is not over by then waits for a worker that is beyond serving anybody.
+        let _ = timeout(limits::INSPECTION_TIME + limits::WORKER_END_TIME, ended).await;
+    }
+}
+
+/// Vets all items of a packet, in order, for as long as somebody waits for the answer.
+async fn publications(
     items: Vec<Publication>,
     boot: BootTag,
-    inspector: Inspector,
-) -> Vec<Result<Vetted, Refusal>> {
+    inspector: &Inspector,
+    turns: &Semaphore,
+    asker: oneshot::Sender<Outcomes>,
+) {
     let mut vetted = Vec::with_capacity(items.len());
     for item in items {
-        vetted.push(publication(item, boot, &inspector).await);
+        if asker.is_closed() {
+            return;
+        }
+        vetted.push(publication(item, boot, inspector, turns).await);
     }
-    vetted
+    // The session may be gone; what it published ends here, in the lane.
+    let _ = asker.send(vetted);
 }
 
 async fn publication(
     publication: Publication,
     boot: BootTag,
     inspector: &Inspector,
+    turns: &Semaphore,
 ) -> Result<Vetted, Refusal> {
+    check_facts(&publication.facts)?;
     let verified = match &publication.carrier {
         Carrier::Legacy(_) => false,
         Carrier::Descriptor(fd) => {
+            let _turn = turns.acquire().await.map_err(|_| broken_off())?;
             check(&publication.facts, fd, inspector).await?;
             true
         }
     };
     Ok(Vetted { id: draw_id(boot)?, publication, verified })
+}
+
+/// What no policy and no member's usage could make good, and needs no worker to be seen. What this node's policy and the
+/// member's quota say is the registry's.
+fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
+    check_range(facts.offset, facts.size, facts.allocation_size)?;
+    let most = Quota { buffers: u64::MAX, bytes: u64::MAX, ..Quota::default() };
+    let widest = Policy { legacy: LegacyRule::WithinNamespace, quota: most };
+    widest.may_publish(&Usage::default(), facts)
 }
 
 async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) -> Result<(), Refusal> {
@@ -61,7 +132,16 @@ async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) ->
 
 fn draw_id(boot: BootTag) -> Result<BufferId, Refusal> {
     let mut random = [0; 16];
-    getrandom::fill(&mut random)
-        .map_err(|e| Refusal::new(Code::WorkerFailed).compared_with("random bits", "128", e))?;
+    getrandom::fill(&mut random).map_err(|e| {
+        Refusal::new(Code::WorkerFailed)
+            .compared_with("random bits", "128", e)
+            .with_remedy("publish again; if it stays, the node's kernel gives no random numbers")
+    })?;
     Ok(BufferId { boot, random: u128::from_ne_bytes(random) })
+}
+
+fn broken_off() -> Refusal {
+    Refusal::new(Code::WorkerFailed)
+        .compared_with("vetting", "done", "broken off")
+        .with_remedy("publish again; if it stays, look at the node daemon's log")
 }

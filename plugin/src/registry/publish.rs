@@ -129,7 +129,7 @@ impl Registry {
 }
 
 /// A buffer is a part of its allocation, and not an empty one.
-fn check_range(offset: u64, size: u64, allocation: u64) -> Result<(), Refusal> {
+pub(crate) fn check_range(offset: u64, size: u64, allocation: u64) -> Result<(), Refusal> {
     match offset.checked_add(size) {
         Some(end) if end <= allocation && size > 0 => Ok(()),
         _ => {
