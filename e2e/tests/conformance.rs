@@ -26,19 +26,33 @@ fn report(path: &Path) -> Report {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Gives a program a `/dev/shm` of its own: the children that the suite kills leave the files of their events there.
-const OWN_DEV_SHM: [&str; 5] =
-    ["unshare", "-m", "sh", "-c", "mount -t tmpfs t /dev/shm && exec \"$0\" \"$@\""];
+/// Wrappers that give a program a `/dev/shm` of its own and change nothing else: for root, and for other users.
+const OWN_DEV_SHM: [&[&str]; 2] = [
+    &["unshare", "-m", "sh", "-c", r#"mount -t tmpfs t /dev/shm && exec "$0" "$@""#],
+    &[
+        "unshare",
+        "-m",
+        "-U",
+        "--map-current-user",
+        "--keep-caps",
+        "sh",
+        "-c",
+        r#"mount -t tmpfs t /dev/shm && exec setpriv --ambient-caps=-all --inh-caps=-all "$0" "$@""#,
+    ],
+];
 
-/// The command that runs a program with a `/dev/shm` of its own, if this user may have that.
+/// The command that runs a program with a `/dev/shm` of its own, if this user may have that: the children that the
+/// suite kills leave the files of their events there.
 fn apart(program: &str) -> Command {
-    let own = |program: &str| {
-        let mut command = Command::new(OWN_DEV_SHM[0]);
-        command.args(&OWN_DEV_SHM[1..]).arg(program);
+    let in_wrapper = |wrapper: &[&str], program: &str| {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(program);
         command
     };
-    let permitted = own("true").output().is_ok_and(|output| output.status.success());
-    if permitted { own(program) } else { Command::new(program) }
+    let works =
+        |wrapper: &&&[&str]| in_wrapper(wrapper, "true").output().is_ok_and(|output| output.status.success());
+    let wrapper = OWN_DEV_SHM.iter().find(works);
+    wrapper.map_or_else(|| Command::new(program), |wrapper| in_wrapper(wrapper, program))
 }
 
 /// Runs the suite on a simulated machine of two GPUs.
