@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, slot_socket};
 use crate::gpu::supervisor::Supervisor;
 use crate::gpu::{chain, self_test};
 use crate::identity::Door;
@@ -153,7 +153,7 @@ fn start_lanes(
     let mut lanes = Vec::with_capacity(config.members.len());
     for (number, member) in (0..).zip(&config.members) {
         let id = MemberId(number);
-        let folder = make_slot(&config.run_dir, member)
+        make_slot(&config.run_dir, member)
             .with_context(|| format!("make the folder of slot {}", member.slot))?;
         let (pod, group) = (member.pod(), member.group());
         let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices.clone() };
@@ -163,7 +163,7 @@ fn start_lanes(
             pod,
             group,
             door: Door { user: member.user },
-            socket: folder.join("slot.sock"),
+            socket: slot_socket(&config.run_dir, &member.slot),
             socket_user: member.user,
             quota: config.policy.quota,
         };
@@ -176,12 +176,11 @@ fn start_lanes(
 
 /// Makes the folder that is mounted into the member's sidecar. It is the daemon's own: if the member could write there,
 /// it could put something else in the place of the socket, and have that given to it.
-fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<PathBuf> {
+fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<()> {
     let folder = run_dir.join("slots").join(member.slot.as_str());
     std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
     std::os::unix::fs::chown(&folder, Some(rustix::process::geteuid().as_raw()), None)?;
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))?;
-    Ok(folder)
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))
 }
 
 /// One daemon owns a node: two would give the same slots to different members.

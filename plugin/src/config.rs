@@ -1,16 +1,29 @@
 //! The daemon's configuration, checked before anything is started.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::BootTag;
+use gpu_handoff_protocol::{BootTag, SlotId};
 
 use crate::cli::BrokerArgs;
 use crate::members::{self, MembersError, StaticMember};
 
 /// Where the kernel tells its boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Longest path of a Unix socket, in bytes.
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// Where a member's sidecar finds the daemon.
+#[must_use]
+pub fn slot_socket(run_dir: &Path, slot: &SlotId) -> PathBuf {
+    run_dir.join("slots").join(slot.as_str()).join("slot.sock")
+}
+
+fn check_socket_path(path: PathBuf) -> Result<(), ConfigError> {
+    if path.as_os_str().len() <= SOCKET_PATH_BYTES { Ok(()) } else { Err(ConfigError::SocketPath { path }) }
+}
 
 /// A configuration that can be run.
 #[derive(Debug)]
@@ -42,6 +55,12 @@ pub enum ConfigError {
         /// The kubelet's socket.
         socket: PathBuf,
     },
+    /// No socket can be made at such a path.
+    #[error("the socket {} would have a path of {} bytes, the kernel takes {SOCKET_PATH_BYTES}: use a shorter run directory", path.display(), path.as_os_str().len())]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+    },
     /// The kernel does not tell what is needed.
     #[error("cannot read {what}")]
     System {
@@ -61,6 +80,9 @@ impl TryFrom<BrokerArgs> for Config {
             return Err(ConfigError::KubeletPresent { socket: kubelet_socket });
         }
         let file = members::read(&static_members)?;
+        for member in &file.members {
+            check_socket_path(slot_socket(&run_dir, &member.slot))?;
+        }
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
         let boot = BootTag::from_boot_id(&text).map_err(|e| system(BOOT_ID, std::io::Error::other(e)))?;
@@ -77,6 +99,13 @@ impl fmt::Display for Config {
         write!(f, "members        {}", self.members.len())?;
         for m in &self.members {
             write!(f, "\n  slot {} is pod {} in group {}", m.slot, m.pod(), m.group())?;
+            if let Some(user) = m.user {
+                write!(f, ", of user {user}")?;
+            }
+            if let Some(devices) = &m.devices {
+                let list: Vec<String> = devices.iter().map(ToString::to_string).collect();
+                write!(f, ", with {}", if list.is_empty() { "no GPU".to_owned() } else { list.join(", ") })?;
+            }
         }
         Ok(())
     }
@@ -100,5 +129,13 @@ mod tests {
         assert!(Config::try_from(args(folder.path().join("absent"))).is_ok());
         let refused = Config::try_from(args(members.clone())).unwrap_err();
         assert!(matches!(refused, ConfigError::KubeletPresent { .. }));
+    }
+
+    #[test]
+    fn a_socket_path_that_no_socket_can_have_is_refused() {
+        let long =
+            check_socket_path(slot_socket(Path::new(&"x".repeat(100)), &"a".parse().unwrap())).unwrap_err();
+        assert!(long.to_string().contains("a path of 116 bytes, the kernel takes 107"), "{long}");
+        assert!(check_socket_path(slot_socket(Path::new("/run/gpu-handoff"), &"a".parse().unwrap())).is_ok());
     }
 }

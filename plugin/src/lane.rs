@@ -214,10 +214,10 @@ async fn run(
             _ = stop.wait_for(|stopping| *stopping) => break,
             Some(command) = inbox.recv() => obey(&context, command),
             Some(newcomer) = arrivals.recv() => {
-                tasks.spawn_local(session::serve(Rc::clone(&context), newcomer));
+                tasks.spawn_local(session::serve(Rc::clone(&context), newcomer).in_current_span());
             }
             accepted = accept(&listener, rest_until) => match accepted {
-                Ok(fd) => { tasks.spawn_local(slot::serve(Rc::clone(&context), fd)); }
+                Ok(fd) => { tasks.spawn_local(slot::serve(Rc::clone(&context), fd).in_current_span()); }
                 Err(e) => {
                     warn!(error = %e, "a sidecar could not be accepted");
                     rest_until = Instant::now() + limits::ACCEPT_PAUSE;

@@ -206,7 +206,7 @@ impl SeqListener {
     /// Binds the path, after removing a socket that an earlier process left there, and listens.
     ///
     /// # Errors
-    /// What the system calls answer; `AddrInUse` when the path is something other than a socket.
+    /// What the system calls answer; `AddrInUse` when somebody listens there, or the path is something else than a socket.
     pub fn bind(path: &Path) -> io::Result<Self> {
         remove_stale_socket(path)?;
         let socket = new_socket()?;
@@ -343,7 +343,11 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
+        // Somebody who answers is no leftover.
+        Ok(found) if found.file_type().is_socket() => match SeqPacket::connect(path) {
+            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+            Err(_) => std::fs::remove_file(path),
+        },
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
     }
 }

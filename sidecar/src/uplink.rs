@@ -198,7 +198,7 @@ impl Uplink {
     fn lost(&mut self, why: &UplinkError) -> Vec<Held> {
         let text = chain(why);
         if self.said.as_ref() != Some(&text) {
-            warn!(error = text, slot = %self.slot.display(), "the daemon is not there; connections are held");
+            warn!(error = text, slot = %self.slot.display(), "the daemon cannot be reached; connections are held");
             self.said = Some(text);
         }
         for link in self.opening.take().map(|o| o.link).into_iter().chain(self.link.take()) {
