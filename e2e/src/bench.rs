@@ -4,8 +4,8 @@
 //! | concern | file |
 //! |---|---|
 //! | what is measured | [`Case`] |
-//! | through gpu-handoff | [`ours`] |
-//! | through the raw driver | [`baseline`] |
+//! | through gpu-handoff | `ours` |
+//! | through the raw driver | `baseline` |
 //! | percentiles, table, JSON | [`report`] |
 
 use std::fs::File;

@@ -343,10 +343,10 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
-        // Somebody who answers is no leftover.
+        // Only what nobody listens on is a leftover: a full queue or another type of socket is somebody's.
         Ok(found) if found.file_type().is_socket() => match SeqPacket::connect(path) {
-            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Err(_) => std::fs::remove_file(path),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
         },
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
     }

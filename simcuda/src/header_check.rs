@@ -125,7 +125,8 @@ fn layouts_and_constants_are_the_vendors() {
         Err(reason) => {
             let all = std::env::var("GPU_HANDOFF_TESTS").is_ok_and(|which| which == "all");
             assert!(!all, "GPU_HANDOFF_TESTS=all, but: {reason}");
-            return println!("SKIPPED: {reason}");
+            let line = format!("SKIPPED: layouts_and_constants_are_the_vendors: {reason}\n");
+            return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
         }
     };
     let mut source = "#include <cuda.h>\n#include <cstddef>\n".to_owned();

@@ -86,3 +86,24 @@ fn waiting_ends_at_the_deadline() {
     let error = b.recv(&mut RecvBuffer::new(), Some(Instant::now())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
+
+#[test]
+fn a_socket_that_somebody_serves_is_not_taken_over() {
+    let folder = std::env::temp_dir().join(format!("gpu-handoff-takeover-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("s");
+    let kind = |bound: io::Result<SeqListener>| bound.map(drop).map_err(|e| e.kind());
+    let listener = SeqListener::bind(&path).unwrap();
+    assert_eq!(kind(SeqListener::bind(&path)), Err(io::ErrorKind::AddrInUse));
+    drop(listener);
+    assert_eq!(kind(SeqListener::bind(&path)), Ok(()), "a leftover is");
+    std::fs::remove_file(&path).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert_eq!(
+        kind(SeqListener::bind(&path)),
+        Err(io::ErrorKind::AddrInUse),
+        "another type of socket is not"
+    );
+    drop(other);
+    std::fs::remove_dir_all(folder).unwrap();
+}
