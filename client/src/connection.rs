@@ -203,6 +203,18 @@ impl Connection {
         !self.is_own_process() || self.state.lock().map_or(true, |state| state.end.is_some())
     }
 
+    /// Does the listener watch the socket?
+    #[cfg(test)]
+    pub(crate) fn listener_polls(&self) -> bool {
+        self.state.lock().unwrap().listener == state::Listener::Polls
+    }
+
+    /// Does a caller hold the read token?
+    #[cfg(test)]
+    pub(crate) fn somebody_reads(&self) -> bool {
+        self.state.lock().unwrap().reader.is_none()
+    }
+
     fn lock(&self) -> Result<MutexGuard<'_, State>, Fault> {
         Ok(self.state.lock()?)
     }

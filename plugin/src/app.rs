@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use gpu_handoff_logs::chain;
 use gpu_handoff_policy::LegacyRule;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
@@ -20,8 +21,8 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, slot_socket};
+use crate::gpu::self_test;
 use crate::gpu::supervisor::Supervisor;
-use crate::gpu::{chain, self_test};
 use crate::identity::Door;
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;

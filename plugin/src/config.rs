@@ -135,7 +135,7 @@ mod tests {
     fn a_socket_path_that_no_socket_can_have_is_refused() {
         let long =
             check_socket_path(slot_socket(Path::new(&"x".repeat(100)), &"a".parse().unwrap())).unwrap_err();
-        assert!(long.to_string().contains("a path of 116 bytes, the kernel takes 107"), "{long}");
+        assert!(long.to_string().contains("a path of 118 bytes, the kernel takes 107"), "{long}");
         assert!(check_socket_path(slot_socket(Path::new("/run/gpu-handoff"), &"a".parse().unwrap())).is_ok());
     }
 }

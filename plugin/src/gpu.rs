@@ -13,8 +13,6 @@
 //! | the worker process itself | [`worker`] |
 //! | whether legacy handles may be cured on this driver | [`self_test`] |
 
-use std::fmt;
-
 use gpu_handoff_protocol::DeviceUuid;
 use serde::{Deserialize, Serialize};
 
@@ -83,16 +81,4 @@ pub enum Verdict {
         /// Why.
         why: String,
     },
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Writing to a string cannot fail.
-        let _ = fmt::write(&mut text, format_args!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }

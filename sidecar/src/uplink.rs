@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::codec::{self, Outgoing};
 use gpu_handoff_protocol::message::{RequestId, SidecarBody, SidecarMessage, SlotBody, SlotMessage};
 use gpu_handoff_protocol::socket::RecvBuffer;
@@ -235,16 +236,6 @@ async fn send(link: &AsyncSeqPacket, unsent: Option<&(RequestId, Outgoing)>) -> 
 async fn receive(link: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<SlotMessage, UplinkError> {
     let frame = link.recv(buffer).await.map_err(UplinkError::Talk)?.ok_or(UplinkError::Ended)?;
     codec::decode_slot(frame).map_err(UplinkError::Refused)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

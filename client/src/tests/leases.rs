@@ -104,12 +104,11 @@ fn a_notice_that_a_waiting_thread_reads_reaches_the_listener_in_its_poll() {
         drop(acquire(&client, &mut fake, round, round.into()));
         fake.hear_release();
         assert_eq!(pretender.live.load(Ordering::SeqCst), 1);
-        // Long enough that the listener polls, and then that the waiting thread does.
-        std::thread::sleep(limits::QUIET * 10);
+        until("the listener polls", || client.shared.connection.listener_polls());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| client.acquire(Acquire::id(id(999)).wait(PATIENCE)));
             let (request, _) = fake.expect();
-            std::thread::sleep(limits::QUIET * 3);
+            until("the waiting thread reads", || client.shared.connection.somebody_reads());
             fake.notice(Event::Gone { id: id(round.into()), reason: EndReason::OwnerDied });
             until("the unmapping", || pretender.live.load(Ordering::SeqCst) == 0);
             fake.say(request, BrokerBody::Acquired(vec![Err(Refusal::new(Code::WaitTimeout))]));

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::process::{Child, Command};
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 
 use super::inspector::{Asker, Inspector, Link, Need, NotReady};
 use super::told::Told;
-use super::{Verdict, Word, chain};
+use super::{Verdict, Word};
 use crate::limits;
 
 /// Most needs that wait for the supervisor.

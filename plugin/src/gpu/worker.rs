@@ -8,10 +8,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use gpu_handoff_cuda::{Driver, InspectError, inspect};
+use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 
-use super::{Reply, Request, Verdict, Word, chain};
+use super::{Reply, Request, Verdict, Word};
 
 /// Serves requests until the daemon ends the socket.
 ///
