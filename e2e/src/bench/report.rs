@@ -33,7 +33,7 @@ impl Percentiles {
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     kind: MemoryKind,
-    size_bytes: u64,
+    size: u64,
     mode: Mode,
     rounds: usize,
     #[serde(flatten)]
@@ -50,7 +50,7 @@ impl Row {
     pub(super) fn new(case: &Case, ours: &ours::Times, raw: Option<&baseline::Times>) -> Self {
         Self {
             kind: case.kind,
-            size_bytes: case.bytes,
+            size: case.bytes,
             mode: case.mode,
             rounds: ours.total.len(),
             total: Percentiles::of(&ours.total),
@@ -92,14 +92,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
         for r in &self.rows {
-            write!(
-                f,
-                "| {} | {} | {} | {} |",
-                kind_name(r.kind),
-                size(r.size_bytes),
-                mode_name(r.mode),
-                r.rounds
-            )?;
+            write!(f, "| {} | {} | {} | {} |", kind_name(r.kind), size(r.size), mode_name(r.mode), r.rounds)?;
             for value in [r.total, r.export, r.node, r.map, r.raw_driver, r.inspect] {
                 match value {
                     Some(p) => write!(f, " {:.0} / {:.0} |", p.p50_us, p.p99_us)?,
