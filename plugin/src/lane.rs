@@ -19,7 +19,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -33,7 +32,7 @@ use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::{Instrument, error, info, info_span, warn};
 
 use crate::gpu::Inspector;
@@ -216,7 +215,7 @@ async fn run(
             Some(newcomer) = arrivals.recv() => {
                 tasks.spawn_local(session::serve(Rc::clone(&context), newcomer).in_current_span());
             }
-            accepted = accept(&listener, rest_until) => match accepted {
+            accepted = listener.accept_from(rest_until) => match accepted {
                 Ok(fd) => { tasks.spawn_local(slot::serve(Rc::clone(&context), fd).in_current_span()); }
                 Err(e) => {
                     warn!(error = %e, "a sidecar could not be accepted");
@@ -239,12 +238,6 @@ async fn run(
     tasks.shutdown().await;
     context.vetting.finish().await;
     drop(std::fs::remove_file(&context.spec.socket));
-}
-
-/// Accepts, after the rest that a failure calls for: whoever could not be accepted is still there.
-async fn accept(listener: &AsyncSeqListener, rest_until: Instant) -> io::Result<OwnedFd> {
-    sleep_until(rest_until).await;
-    listener.accept().await
 }
 
 fn obey(context: &Context, command: LaneCommand) {

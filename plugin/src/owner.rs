@@ -106,32 +106,33 @@ impl Owner {
     }
 
     fn take(&mut self, input: Input) {
+        let mut ended = None;
         match &input {
             Input::SessionOpened(session, facts) => {
                 self.sessions.insert(*session, facts.member);
             }
             Input::SessionEnded(session, reason) => {
                 debug!(session = session.0, reason = reason.as_str(), "session ended");
+                ended = Some(*session);
             }
             _ => {}
         }
-        let ended = match &input {
-            Input::SessionEnded(session, _) => Some(*session),
-            _ => None,
-        };
         // What is written to the log waits until everybody has been told.
         let mut notes = Vec::new();
         let mut effects = self.registry.apply(input, Instant::now()).into_iter().peekable();
         while let Some(effect) = effects.next() {
-            if let Effect::Send(session, message) = effect {
-                // What is said to one session at a time is one command: a watch may begin with very much.
-                let mut messages = vec![message];
-                while let Some(Effect::Send(_, more)) = effects.next_if(|e| e.is_said_to(session)) {
-                    messages.push(more);
+            match effect {
+                Effect::Note(note) => notes.push(note),
+                Effect::Send(session, message) => {
+                    // What is said to one session at a time is one command: a watch may begin with very much.
+                    let mut messages = vec![message];
+                    while let Some(Effect::Send(_, more)) = effects.next_if(|e| e.is_said_to(session)) {
+                        messages.push(more);
+                    }
+                    self.to_session(session, LaneCommand::Send(session, messages));
                 }
-                self.to_session(session, LaneCommand::Send(session, messages));
-            } else {
-                notes.extend(self.perform(effect));
+                Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
+                Effect::Dispose(member, carrier) => self.to_lane(member, LaneCommand::Dispose(carrier)),
             }
         }
         for note in &notes {
@@ -142,27 +143,15 @@ impl Owner {
         }
     }
 
-    /// Does what an effect says; what is for the log comes back.
-    fn perform(&self, effect: Effect) -> Option<Note> {
-        match effect {
-            Effect::Note(note) => return Some(note),
-            Effect::Send(session, message) => {
-                self.to_session(session, LaneCommand::Send(session, vec![message]));
-            }
-            Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
-            Effect::Dispose(member, carrier) => {
-                if let Some(lane) = self.lanes.get(&member) {
-                    lane.give(member, LaneCommand::Dispose(carrier));
-                }
-            }
+    fn to_session(&self, session: SessionId, command: LaneCommand) {
+        if let Some(member) = self.sessions.get(&session) {
+            self.to_lane(*member, command);
         }
-        None
     }
 
-    fn to_session(&self, session: SessionId, command: LaneCommand) {
-        let Some(member) = self.sessions.get(&session) else { return };
-        if let Some(lane) = self.lanes.get(member) {
-            lane.give(*member, command);
+    fn to_lane(&self, member: MemberId, command: LaneCommand) {
+        if let Some(lane) = self.lanes.get(&member) {
+            lane.give(member, command);
         }
     }
 

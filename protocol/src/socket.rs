@@ -26,8 +26,9 @@ use rustix::net::{
     SocketFlags, SocketType, sockopt,
 };
 
-use crate::codec::{Frame, Outgoing};
+use crate::codec::{self, Frame, Outgoing};
 use crate::limits;
+use crate::message::{BrokerBody, BrokerMessage};
 use crate::refusal::{Code, Refusal};
 
 /// Most descriptors that the kernel lets one packet carry; all are received, so that all are owned and counted.
@@ -172,6 +173,16 @@ impl SeqPacket {
                 }
             }
         }
+    }
+
+    /// Says no to an application's connection as a whole, and ends it.
+    pub fn refuse(&self, refusal: &Refusal) {
+        let message = BrokerMessage { request: 0, body: BrokerBody::Refused(refusal.clone()) };
+        for packet in codec::encode_broker(&message) {
+            // The refusal is a courtesy: a peer that cannot take it learns by the end of the connection.
+            let _ = self.try_send(&packet);
+        }
+        self.end();
     }
 
     /// Ends the connection for both sides, whoever else holds copies of the descriptor.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gpu_handoff_sys::registered::register;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::codec::{Frame, Outgoing};
 use crate::limits;
@@ -135,6 +135,16 @@ impl AsyncSeqListener {
     /// What the system calls answer.
     pub fn bind(path: &Path) -> io::Result<Self> {
         Self::new(SeqListener::bind(path)?)
+    }
+
+    /// Accepts one connection, but none before `rest_until`: after a failure, mostly for want of descriptors, trying again
+    /// at once would fail at once. Safe to cancel.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn accept_from(&self, rest_until: Instant) -> io::Result<OwnedFd> {
+        sleep_until(rest_until).await;
+        self.accept().await
     }
 
     /// Accepts one connection. Safe to cancel.

@@ -6,10 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
-use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage};
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqListener;
-use gpu_handoff_protocol::{Code, Refusal, codec};
+use gpu_handoff_protocol::{Code, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -64,7 +63,7 @@ impl Door {
         loop {
             let due = [self.held.front().map(|h| h.until), self.uplink.due()].into_iter().flatten().min();
             tokio::select! {
-                accepted = accept(listener, rest_until) => match accepted {
+                accepted = listener.accept_from(rest_until) => match accepted {
                     Ok(connection) => self.hold(connection),
                     Err(e) => {
                         warn!(error = %e, "a connection could not be accepted");
@@ -132,21 +131,9 @@ fn unavailable(wanted: &str, found: String) -> Refusal {
     Refusal::new(Code::BrokerUnavailable).compared_with("daemon", wanted, found)
 }
 
-/// Accepts, after the rest that a failure calls for: whoever could not be accepted is still there.
-async fn accept(listener: &AsyncSeqListener, rest_until: Instant) -> std::io::Result<OwnedFd> {
-    sleep_until(rest_until).await;
-    listener.accept().await
-}
-
 /// Says no in the daemon's place.
 fn refuse(connection: OwnedFd, refusal: &Refusal) {
-    let socket = SeqPacket::from_own(connection);
-    let message = BrokerMessage { request: 0, body: BrokerBody::Refused(refusal.clone()) };
-    for packet in codec::encode_broker(&message) {
-        // The refusal is a courtesy: a peer that cannot take it learns by the end of the connection.
-        let _ = socket.try_send(&packet);
-    }
-    socket.end();
+    SeqPacket::from_own(connection).refuse(refusal);
 }
 
 async fn until(due: Option<Instant>) {

@@ -264,6 +264,24 @@ fn works(privilege: Privilege) -> io::Result<()> {
     }
 }
 
+/// What [`available`] says, or after a word on standard error that `test` is skipped, nothing.
+#[cfg(test)]
+pub(crate) fn available_or_skip(test: &str) -> Option<Privilege> {
+    match available() {
+        Ok(privilege) => Some(privilege),
+        Err(e) => {
+            assert!(
+                std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
+                "cannot make namespaces: {e}"
+            );
+            // Not by a macro: the harness hides what those print in a test that passes.
+            let line = format!("SKIPPED: {test}: this user cannot make namespaces ({e})\n");
+            let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,19 +294,10 @@ mod tests {
 
     #[test]
     fn an_isolated_process_is_pid_1_with_an_ipc_namespace_of_its_own() {
-        let privilege = match available() {
-            Ok(privilege) => privilege,
-            Err(e) => {
-                assert!(
-                    std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
-                    "cannot make namespaces: {e}"
-                );
-                // Not by a macro: the harness hides what those print in a test that passes.
-                let test = "an_isolated_process_is_pid_1_with_an_ipc_namespace_of_its_own";
-                let line = format!("SKIPPED: {test}: this user cannot make namespaces ({e})\n");
-                let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-                return;
-            }
+        let Some(privilege) =
+            available_or_skip("an_isolated_process_is_pid_1_with_an_ipc_namespace_of_its_own")
+        else {
+            return;
         };
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo $$; readlink /proc/self/ns/ipc; ls /dev/shm; exit 7"]);

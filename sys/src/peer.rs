@@ -175,7 +175,7 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Result<Pid, PeerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isolate::{Isolation, available};
+    use crate::isolate::{Isolation, available_or_skip};
     use std::os::unix::net::UnixListener;
     use std::process::{Command, Output, Stdio};
 
@@ -237,19 +237,7 @@ mod tests {
             assert!(matches!(found, Err(PeerError::NotVisible)), "{found:?}");
             return;
         }
-        let privilege = match available() {
-            Ok(privilege) => privilege,
-            Err(e) => {
-                assert!(
-                    std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
-                    "cannot make namespaces: {e}"
-                );
-                // Not by a macro: the harness hides what those print in a test that passes.
-                let line = format!("SKIPPED: {name}: this user cannot make namespaces ({e})\n");
-                let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-                return;
-            }
-        };
+        let Some(privilege) = available_or_skip(name) else { return };
         let (inside, _outside) = UnixStream::pair().unwrap();
         let mut command = again(name, "inside");
         command.stdin(Stdio::from(OwnedFd::from(inside)));

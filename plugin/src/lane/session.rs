@@ -14,7 +14,7 @@ use gpu_handoff_protocol::codec;
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, ClientBody, ClientMessage, EndReason, RequestId, Version, Welcome,
 };
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::sync::Notify;
@@ -145,15 +145,6 @@ pub(super) async fn farewell(context: &Context) {
     }
     // Lets the sessions' tasks tell the registry.
     tokio::task::yield_now().await;
-}
-
-/// Refuses a connection that will not be served.
-pub(super) fn refuse(socket: &SeqPacket, refusal: &Refusal) {
-    for packet in codec::encode_broker(&refused(0, refusal.clone())) {
-        // The refusal is a courtesy: a peer that cannot take it learns by the end of the connection.
-        let _ = socket.try_send(&packet);
-    }
-    socket.end();
 }
 
 fn refused(request: RequestId, refusal: Refusal) -> BrokerMessage {

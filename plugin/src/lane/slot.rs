@@ -75,7 +75,7 @@ async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
     let (place, process) = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => {
-            super::session::refuse(&socket, &refusal);
+            socket.refuse(&refusal);
             return Err(refusal);
         }
     };
