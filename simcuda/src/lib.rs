@@ -14,7 +14,8 @@
 //!
 //! # What is different from the real driver
 //!
-//! - An exported descriptor is a regular file, not a character device (`fstat` tells).
+//! - An exported descriptor is a regular file, not a character device (`fstat` tells). Its mark is the sticky bit beside the
+//!   permissions, the same for all memory of one rendezvous directory, with that directory's `st_dev`.
 //! - There are no kernels, modules, arrays, graphs, managed or host memory calls.
 //! - `cuMemFree` does not wait for the GPU; work that is under way keeps the memory until it is done.
 //! - All GPUs reach each other, none has a device node of its own that could be missing, and there are no MIG instances.

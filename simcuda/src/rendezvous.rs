@@ -74,6 +74,16 @@ impl Rendezvous {
     pub(crate) const fn file_mode(&self) -> Mode {
         self.file_mode
     }
+
+    /// The mode of memory files: that of other files and the simulator's mark, the sticky bit.
+    ///
+    /// A descriptor of the real driver is a character device 195:255, which `fstat` tells from anything that a program
+    /// has by accident. On a regular file the sticky bit has no meaning, so nobody sets it: a memfd, a temporary file and
+    /// a file beside the memory itself lack it. It is no protection: whoever wants to can set it on a file of his own, and the import then
+    /// finds that the file is none of the machine's memory.
+    pub(crate) fn memory_mode(&self) -> Mode {
+        self.file_mode | Mode::SVTX
+    }
 }
 
 fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {

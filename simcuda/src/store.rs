@@ -74,7 +74,7 @@ impl Store {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = openat(self.dir.alloc(), header.name(), flags, self.dir.file_mode())?;
         flock(&fd, FlockOperation::LockShared)?;
-        fchmod(&fd, self.dir.file_mode())?;
+        fchmod(&fd, self.dir.memory_mode())?;
         ftruncate(&fd, DATA_OFFSET + header.bytes)?;
         header.write(fd.as_fd())?;
         Ok(fd)

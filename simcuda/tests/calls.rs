@@ -354,3 +354,40 @@ fn an_exported_descriptor_outlives_handle_and_mapping() {
         );
     });
 }
+
+/// What `fstat` tells that two exports have in common and other files do not: type, permissions and mark, file system.
+fn look(file: &OwnedFd) -> (u32, u64) {
+    let stat = std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap();
+    (std::os::unix::fs::MetadataExt::mode(&stat), std::os::unix::fs::MetadataExt::dev(&stat))
+}
+
+#[test]
+fn exports_look_alike_and_like_nothing_else() {
+    alone("exports_look_alike_and_like_nothing_else", &[], |cuda| {
+        cuda.ok("cuInit", &[0]);
+        let export = |bytes: usize| {
+            let prop: [u32; 8] = [1, 1, 1, 0, 0, 0, 0, 0];
+            let handle = cuda.get("cuMemCreate", &[bytes, prop.as_ptr().addr(), 0]);
+            let fd = i32::try_from(cuda.get("cuMemExportToShareableHandle", &[handle, 1, 0])).unwrap();
+            // SAFETY: the call gave this descriptor to its caller.
+            unsafe { OwnedFd::from_raw_fd(fd) }
+        };
+        let ours = look(&export(BLOCK));
+        assert_eq!(look(&export(4 * BLOCK)), ours);
+        // SAFETY: the name is a C string; the descriptor, checked to be one, is this caller's.
+        let memfd = unsafe {
+            let fd = libc::memfd_create(c"other".as_ptr(), 0);
+            assert!(fd >= 0);
+            OwnedFd::from_raw_fd(fd)
+        };
+        let dir = std::path::PathBuf::from(std::env::var_os("SIMCUDA_DIR").unwrap());
+        let beside = std::fs::File::create_new(dir.join("alloc/beside")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(ours.0 & 0o777);
+        beside.set_permissions(mode).unwrap();
+        std::fs::remove_file(dir.join("alloc/beside")).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        for other in [memfd, beside.into(), null.into(), tempfile::tempfile().unwrap().into()] {
+            assert_ne!(look(&other), ours, "{other:?}");
+        }
+    });
+}
