@@ -4,23 +4,31 @@
 //! it (`SO_PEERPIDFD`; below Linux 6.5 `SO_PEERCRED` with `pidfd_open`), its user, its number in its own PID
 //! namespace. What cannot be told beyond doubt is refused. Rights belong to that process and end with it: the pidfd
 //! kept here tells of its death, even if a child still holds the connection.
+//!
+//! | concern | file |
+//! |---|---|
+//! | a process by what outlives the connection: opening it again after a restart | `key` |
+//! | what `/proc` says of a process | `proc_facts` |
 
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use gpu_handoff_protocol::{Code, Refusal};
-use gpu_handoff_sys::{peer, registered};
+use gpu_handoff_sys::{peer, pidfs, registered};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+mod key;
+mod proc_facts;
+
+pub use key::{ProcessKey, ReopenError, reopen};
+use proc_facts::{ProcFacts, exiting};
 
 /// A live process that connected to us.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number on the node.
-    pub pid: u32,
-    /// When it started, in clock ticks after boot: tells processes of equal numbers apart.
-    pub started: u64,
+    /// Which it is, among all of this boot.
+    pub key: ProcessKey,
     /// Its number in its own, innermost PID namespace.
     pub own_pid: u32,
     /// Its user.
@@ -39,13 +47,13 @@ impl Process {
     /// sockets to being gone, so the kernel's own mark of an exiting process is asked too.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        has_ended(self.pidfd.get_ref().as_fd()) || exiting(self.pid, self.started).unwrap_or(true)
+        has_ended(self.pidfd.get_ref().as_fd()) || exiting(self.key.pid, self.key.started).unwrap_or(true)
     }
 }
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} (started at tick {}, uid {})", self.pid, self.started, self.uid)
+        write!(f, "{}, of user {}", self.key, self.uid)
     }
 }
 
@@ -77,9 +85,11 @@ pub fn identify(connection: BorrowedFd<'_>, door: Door) -> Result<Process, Refus
             format!("pid {pid} has ended"),
         ));
     }
+    let pidfs_inode = pidfs::inode(peer.pidfd.as_fd()).map_err(|e| unknown("a pidfd with a number", &e))?;
     let pidfd =
         registered::register(peer.pidfd, Interest::READABLE).map_err(|e| unknown("a pidfd to watch", &e))?;
-    Ok(Process { pid, started: facts.started, own_pid: facts.own_pid, uid: peer.uid, pidfd })
+    let key = ProcessKey { pid, started: facts.started, pidfs_inode };
+    Ok(Process { key, own_pid: facts.own_pid, uid: peer.uid, pidfd })
 }
 
 /// Checks that the process behind a sidecar's own connection to its slot is of the member's user.
@@ -110,63 +120,16 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     gpu_handoff_protocol::socket::wait(&[(pidfd, rustix::event::PollFlags::IN)], now).unwrap_or(true)
 }
 
-/// `PF_EXITING` of the kernel's process flags.
-const EXITING: u64 = 0x4;
-
-/// Whether the process is exiting, by the flags in `/proc/PID/stat`; an error means that it is gone.
-fn exiting(pid: u32, started: u64) -> io::Result<bool> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let field =
-        |n| stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(n)?.parse::<u64>().ok());
-    Ok(field(19) != Some(started) || field(6).is_none_or(|flags| flags & EXITING != 0))
-}
-
-/// What `/proc` says of a process.
-#[derive(Debug, PartialEq, Eq)]
-struct ProcFacts {
-    started: u64,
-    own_pid: u32,
-    uid: u32,
-}
-
-impl ProcFacts {
-    fn read(pid: u32) -> io::Result<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        Self::parse(&stat, &status)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} reads strangely")))
-    }
-
-    fn parse(stat: &str, status: &str) -> Option<Self> {
-        // The command name may hold blanks and parentheses: fields are counted after the last one.
-        let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name));
-        let own_pid = field("NSpid:")?.split_whitespace().last()?.parse().ok()?;
-        let uid = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
-        Some(Self { started, own_pid, uid })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn proc_is_read_past_strange_command_names() {
-        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9876 20 21";
-        let status = "Name:\ta\nUid:\t1000\t1001\t1000\t1000\nNSpid:\t42\t7\t1\n";
-        let facts = ProcFacts::parse(stat, status).unwrap();
-        assert_eq!(facts, ProcFacts { started: 9876, own_pid: 1, uid: 1001 });
-        assert_eq!(ProcFacts::parse("garbage", status), None);
-        assert_eq!(ProcFacts::parse(stat, ""), None);
-    }
 
     #[tokio::test]
     async fn a_connection_of_our_own_is_ours() {
         let (a, _b) = gpu_handoff_protocol::socket::SeqPacket::pair().unwrap();
         let process = identify(a.as_fd(), Door { user: None }).unwrap();
-        assert_eq!(process.pid, std::process::id());
-        assert!(process.started > 0);
+        assert_eq!(process.key.pid, std::process::id());
+        assert!(process.key.started > 0);
     }
 
     #[test]

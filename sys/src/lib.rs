@@ -3,6 +3,7 @@
 //! | concern | file |
 //! |---|---|
 //! | which process connected a socket | [`peer`] |
+//! | the numbers of processes that are not used twice | [`pidfs`] |
 //! | a packet with every descriptor that came along | [`receive`] |
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
@@ -15,6 +16,7 @@
 pub mod isolate;
 pub mod options;
 pub mod peer;
+pub mod pidfs;
 pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;

@@ -106,7 +106,7 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
     let Newcomer { connection, process, place: _place } = newcomer;
     let id = context.new_session_id();
     let peer = Rc::new(Peer::new(connection, &context.outboxes));
-    let span = info_span!("session", id = id.0, pid = process.pid);
+    let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context: &context, peer: &peer };
     let session = Session { id, context: &context, peer: &peer, process: &process };

@@ -1,0 +1,55 @@
+//! What `/proc` says of a process. Both files are readable by everybody, unless `/proc` is mounted with `hidepid`.
+
+use std::io;
+
+/// `PF_EXITING` of the kernel's process flags.
+const EXITING: u64 = 0x4;
+
+/// Whether the process is exiting, by the flags in `/proc/PID/stat`; an error means that it is gone.
+pub(super) fn exiting(pid: u32, started: u64) -> io::Result<bool> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let field =
+        |n| stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(n)?.parse::<u64>().ok());
+    Ok(field(19) != Some(started) || field(6).is_none_or(|flags| flags & EXITING != 0))
+}
+
+/// What `/proc` says of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ProcFacts {
+    pub(super) started: u64,
+    pub(super) own_pid: u32,
+    pub(super) uid: u32,
+}
+
+impl ProcFacts {
+    pub(super) fn read(pid: u32) -> io::Result<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        Self::parse(&stat, &status)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} reads strangely")))
+    }
+
+    fn parse(stat: &str, status: &str) -> Option<Self> {
+        // The command name may hold blanks and parentheses: fields are counted after the last one.
+        let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name));
+        let own_pid = field("NSpid:")?.split_whitespace().last()?.parse().ok()?;
+        let uid = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Self { started, own_pid, uid })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_is_read_past_strange_command_names() {
+        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 9876 20 21";
+        let status = "Name:\ta\nUid:\t1000\t1001\t1000\t1000\nNSpid:\t42\t7\t1\n";
+        let facts = ProcFacts::parse(stat, status).unwrap();
+        assert_eq!(facts, ProcFacts { started: 9876, own_pid: 1, uid: 1001 });
+        assert_eq!(ProcFacts::parse("garbage", status), None);
+        assert_eq!(ProcFacts::parse(stat, ""), None);
+    }
+}
