@@ -10,10 +10,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUipcEventHandle, CUipcMemHandle,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
-    CUuuid, cuuint64_t,
+    CUstreamCaptureStatus, CUuuid, cuuint64_t,
 };
 
 use crate::load::{LoadError, Since};
@@ -142,13 +142,17 @@ table! {
         cuMemcpyHtoD_v2(CUdeviceptr, *const c_void, usize) since CUDA_3_2;
         cuMemcpyDtoD_v2(CUdeviceptr, CUdeviceptr, usize) since CUDA_3_2;
         cuMemsetD32_v2(CUdeviceptr, c_uint, usize) since CUDA_3_2;
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream) since CUDA_3_2;
+        cuStreamCreate(*mut CUstream, c_uint) since CUDA_2_0;
+        cuStreamDestroy_v2(CUstream) since CUDA_4_0;
+        cuStreamSynchronize(CUstream) since CUDA_2_0;
+        cuStreamQuery(CUstream) since CUDA_2_0;
+        cuStreamIsCapturing(CUstream, *mut CUstreamCaptureStatus) since CUDA_10_0;
+        cuLaunchHostFunc(CUstream, CUhostFn, *mut c_void) since CUDA_10_0;
     }
     extra {
         cuStreamWriteValue64_v2(CUstream, CUdeviceptr, cuuint64_t, c_uint) since CUDA_11_7;
         cuStreamWaitValue64_v2(CUstream, CUdeviceptr, cuuint64_t, c_uint) since CUDA_11_7;
-        cuStreamCreate(*mut CUstream, c_uint) since CUDA_2_0;
-        cuStreamDestroy_v2(CUstream) since CUDA_4_0;
-        cuStreamSynchronize(CUstream) since CUDA_2_0;
         cuMemGetInfo_v2(*mut usize, *mut usize) since CUDA_3_2;
         cuEventCreate(*mut CUevent, c_uint) since CUDA_2_0;
         cuEventDestroy_v2(CUevent) since CUDA_4_0;

@@ -17,6 +17,8 @@
 //! | cheap exports | [`sentinel`] |
 //! | may the process number inside a legacy handle be rewritten on this driver? | [`self_test`] |
 //! | fill, read, write, copy, wait, timeline words | [`ops`] |
+//! | streams, the application's and our own | [`stream`] |
+//! | a function of the host that a stream comes to | [`host`] |
 //!
 //! Ownership is in the types: an import, an allocation and a mapping are different things, a mapping owns what it
 //! maps, and drop order is field order. An error in a drop is counted and handed to a hook ([`status::drop_errors`]).
@@ -27,6 +29,7 @@ mod calls;
 pub mod classify;
 pub mod context;
 pub mod device;
+pub mod host;
 pub mod inspect;
 pub mod legacy;
 pub mod load;
@@ -36,16 +39,19 @@ pub mod raw;
 pub mod self_test;
 pub mod sentinel;
 pub mod status;
+pub mod stream;
 pub mod vmm;
 
 pub use classify::{Memory, NotExportable, classify};
 pub use context::{ContextGuard, ContextRef, PrimaryContext};
 pub use device::Device;
 pub use gpu_handoff_protocol::{Access, DeviceUuid};
+pub use host::call_on;
 pub use inspect::{InspectError, Inspection, inspect};
 pub use legacy::{LegacyAllocation, LegacyHandle, LegacyMapping};
 pub use load::{Driver, LoadError, Since};
 pub use self_test::PidWordProof;
 pub use sentinel::Sentinel;
 pub use status::{CudaError, Status, drop_errors};
+pub use stream::{Stream, StreamRef};
 pub use vmm::{ExportError, ExportedFd, VmmAllocation, VmmImport, VmmMapping};

@@ -7,27 +7,8 @@
 use crate::calls::{call, call_extra};
 use crate::classify::is_device_range;
 use crate::load::Driver;
-use crate::status::CudaError;
-
-/// A stream handle (`CUstream` or `cudaStream_t`) as the number it is; 0 is the default stream.
-///
-/// Making one from a number is a statement that the stream exists and goes on to exist while it is used here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct StreamRef(usize);
-
-impl StreamRef {
-    /// The default stream of the current context.
-    pub const DEFAULT: StreamRef = StreamRef(0);
-
-    /// The stream of this handle.
-    ///
-    /// # Safety
-    ///
-    /// The handle is 0 or a stream of the current context that is not destroyed while this value is used.
-    pub const unsafe fn from_raw(handle: usize) -> StreamRef {
-        StreamRef(handle)
-    }
-}
+use crate::status::{CudaError, Status};
+use crate::stream::{self, StreamRef};
 
 /// Fills `words` 32-bit words from `ptr` on with `value`.
 pub fn memset_d32(driver: Driver, ptr: u64, value: u32, words: u64) -> Result<(), CudaError> {
@@ -69,27 +50,37 @@ pub fn synchronize(driver: Driver) -> Result<(), CudaError> {
 }
 
 /// Has the stream write `value` to the 64-bit word at `ptr` once what was queued before is done.
-pub fn signal(driver: Driver, stream: StreamRef, ptr: u64, value: u64) -> Result<(), CudaError> {
+pub fn signal(driver: Driver, stream: StreamRef<'_>, ptr: u64, value: u64) -> Result<(), CudaError> {
     check_word(driver, "cuStreamWriteValue64", ptr)?;
     // SAFETY: the word is device memory, as checked; the stream is alive, as its maker said. Flags 0 are the default.
-    unsafe { call_extra!(driver, cuStreamWriteValue64_v2(stream_handle(stream), ptr, value, 0)) }
+    unsafe { call_extra!(driver, cuStreamWriteValue64_v2(stream.handle(), ptr, value, 0)) }
 }
 
-/// Has the stream go no further until the 64-bit word at `ptr` is `value` or more.
-pub fn wait_at_least(driver: Driver, stream: StreamRef, ptr: u64, value: u64) -> Result<(), CudaError> {
+/// Has the stream go no further until the 64-bit word at `ptr` is `value` or more: cyclically, so that the difference of the two,
+/// taken as a signed number, is not negative.
+pub fn wait_at_least(driver: Driver, stream: StreamRef<'_>, ptr: u64, value: u64) -> Result<(), CudaError> {
     check_word(driver, "cuStreamWaitValue64", ptr)?;
     // SAFETY: as above; flags 0 are CU_STREAM_WAIT_VALUE_GEQ.
-    unsafe { call_extra!(driver, cuStreamWaitValue64_v2(stream_handle(stream), ptr, value, 0)) }
+    unsafe { call_extra!(driver, cuStreamWaitValue64_v2(stream.handle(), ptr, value, 0)) }
 }
 
-/// Waits until the stream has done everything that was queued on it.
-pub fn synchronize_stream(driver: Driver, stream: StreamRef) -> Result<(), CudaError> {
-    // SAFETY: the stream is alive, as its maker said.
-    unsafe { call_extra!(driver, cuStreamSynchronize(stream_handle(stream))) }
-}
-
-fn stream_handle(stream: StreamRef) -> cudarc::driver::sys::CUstream {
-    std::ptr::with_exposed_provenance_mut(stream.0)
+/// The 64-bit word at `ptr` once the stream has done what was queued before; waits for nothing but this stream.
+///
+/// On a stream of one's own ([`Stream`](crate::Stream)) that is the word as it is now, whatever the application's streams wait for.
+pub fn load(driver: Driver, on: StreamRef<'_>, ptr: u64) -> Result<u64, CudaError> {
+    let call = "cuMemcpyDtoHAsync";
+    check_word(driver, call, ptr)?;
+    if stream::is_capturing(driver, on)? {
+        return Err(CudaError { call, status: Status::STREAM_CAPTURE_UNSUPPORTED });
+    }
+    let word = Box::into_raw(Box::new(0_u64));
+    // SAFETY: the source is a word on a device, as checked. The target is a word that is kept until the copy is over: when the
+    // wait for it failed it is kept for ever, as the copy may still come.
+    unsafe {
+        call!(driver, cuMemcpyDtoHAsync_v2(word.cast(), ptr, size_of::<u64>(), on.handle()))?;
+        stream::synchronize(driver, on)?;
+        Ok(*Box::from_raw(word))
+    }
 }
 
 fn check_word(driver: Driver, call: &'static str, ptr: u64) -> Result<(), CudaError> {

@@ -3,13 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is a failed test")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod common;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{role, said, say, simulator};
+use common::{first, role, run, said, say};
 use gpu_handoff_cuda::raw::{PointerAttribute, Raw};
 use gpu_handoff_cuda::{
     Access, Device, Driver, InspectError, LegacyAllocation, LegacyHandle, LegacyMapping, Memory,
@@ -20,11 +21,6 @@ use gpu_handoff_cuda::{
 const MIB: u64 = 1 << 20;
 const FILL: u32 = 0xC0FF_EE42;
 
-fn first() -> (Driver, Device) {
-    let driver = Driver::load().unwrap();
-    (driver, driver.devices().unwrap()[0])
-}
-
 /// The libraries of this process, for a role that it starts itself.
 fn libraries() -> PathBuf {
     std::env::var_os("LD_LIBRARY_PATH").unwrap().into()
@@ -34,12 +30,6 @@ fn word_at(driver: Driver, ptr: u64) -> u32 {
     let mut word = [0; 4];
     ops::read(driver, ptr, &mut word).unwrap();
     u32::from_le_bytes(word)
-}
-
-/// Runs a role under the simulator, if that is built, and says whether it did.
-fn run(name: &str) -> Option<Vec<String>> {
-    let folder = simulator()?;
-    Some(said(role(name, folder.path()).output()))
 }
 
 #[test]

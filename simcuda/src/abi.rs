@@ -79,6 +79,7 @@ pub(crate) const WAIT_VALUE_AND: u32 = 2;
 pub(crate) const WAIT_VALUE_NOR: u32 = 3;
 pub(crate) const WAIT_VALUE_FLUSH: u32 = 1 << 30;
 pub(crate) const WRITE_VALUE_NO_MEMORY_BARRIER: u32 = 1;
+pub(crate) const CAPTURE_NONE: u32 = 0;
 
 /// `CUpointer_attribute`.
 pub(crate) mod pointer_attribute {

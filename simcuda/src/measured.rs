@@ -171,6 +171,8 @@ answers! {
     /// An allocation from an imported pool.
     POOL_ALLOC_IMPORTED = ERROR_INVALID_VALUE, ASKED;
 
+    /// Any call from a host function of a stream. The vendor says that such a call may answer so; not observed.
+    CALL_IN_HOST_FUNCTION = ERROR_NOT_PERMITTED, Documented;
     /// A stream memory operation on a misaligned address or with unknown flags.
     STREAM_VALUE_ARGUMENT = ERROR_INVALID_VALUE, ASKED;
 }

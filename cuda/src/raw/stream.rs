@@ -3,7 +3,7 @@
 use std::ptr;
 
 use super::{Answer, Raw, status, to_status};
-use crate::calls::call_extra;
+use crate::calls::{call, call_extra};
 use crate::status::Status;
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -16,20 +16,20 @@ impl Raw {
     pub fn stream_create(self) -> Answer<usize> {
         let mut stream = ptr::null_mut();
         // SAFETY: the first argument points at a handle that lives through the call.
-        let outcome = unsafe { call_extra!(self, cuStreamCreate(&raw mut stream, NON_BLOCKING)) };
+        let outcome = unsafe { call!(self, cuStreamCreate(&raw mut stream, NON_BLOCKING)) };
         status(outcome, stream.expose_provenance())
     }
 
     /// `cuStreamDestroy`.
     pub fn stream_destroy(self, stream: usize) -> Status {
         // SAFETY: the experiment's caller says which stream.
-        to_status(unsafe { call_extra!(self, cuStreamDestroy_v2(ptr::with_exposed_provenance_mut(stream))) })
+        to_status(unsafe { call!(self, cuStreamDestroy_v2(ptr::with_exposed_provenance_mut(stream))) })
     }
 
     /// `cuStreamSynchronize`.
     pub fn stream_synchronize(self, stream: usize) -> Status {
         // SAFETY: as above.
-        to_status(unsafe { call_extra!(self, cuStreamSynchronize(ptr::with_exposed_provenance_mut(stream))) })
+        to_status(unsafe { call!(self, cuStreamSynchronize(ptr::with_exposed_provenance_mut(stream))) })
     }
 
     /// `cuStreamWriteValue64`.

@@ -7,6 +7,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use gpu_handoff_cuda::{Device, Driver};
+
+/// The driver and its first device.
+pub(crate) fn first() -> (Driver, Device) {
+    let driver = Driver::load().unwrap();
+    (driver, driver.devices().unwrap()[0])
+}
+
+/// Runs a role under the simulator, if that is built, and says what it said.
+pub(crate) fn run(name: &str) -> Option<Vec<String>> {
+    let folder = simulator()?;
+    Some(said(role(name, folder.path()).output()))
+}
+
 /// Runs an ignored test of this binary in a child process that finds its libraries in `libraries` first.
 pub(crate) fn role(name: &str, libraries: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());

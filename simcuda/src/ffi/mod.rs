@@ -15,11 +15,13 @@ mod proc_address;
 mod stream;
 mod vmm;
 
+use std::cell::Cell;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::{Driver, driver};
 use crate::error::{CuResult, Result};
+use crate::measured;
 
 /// Defines exported calls: `fn name(arguments) { body }`, where the body's `Result` becomes the result code and a panic becomes
 /// `CUDA_ERROR_UNKNOWN` instead of crossing into C.
@@ -37,7 +39,21 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a host function of a stream, which may call nothing here.
+pub(crate) fn in_host_function(function: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    function();
+    IN_HOST_FUNCTION.set(false);
+}
+
 pub(crate) fn guard(call: impl FnOnce() -> Result<()>) -> CuResult {
+    if IN_HOST_FUNCTION.get() {
+        return measured::CALL_IN_HOST_FUNCTION;
+    }
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => CuResult::SUCCESS,
         Ok(Err(code)) => code,

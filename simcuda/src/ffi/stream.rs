@@ -1,7 +1,7 @@
-//! Streams and their memory operations.
+//! Streams, their memory operations, and functions of the host on them.
 
 use super::{Out, calls, with_context};
-use crate::abi::{STREAM_NON_BLOCKING, WRITE_VALUE_NO_MEMORY_BARRIER};
+use crate::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, WRITE_VALUE_NO_MEMORY_BARRIER};
 use crate::address_space::Want;
 use crate::error::{CuResult, Result};
 use crate::measured;
@@ -60,7 +60,30 @@ fn wait(stream: usize, address: u64, bytes: u64, value: u64, flags: u32) -> Resu
     })
 }
 
+/// `CUhostFn`; its data is handed on and not looked at.
+type HostFunction = unsafe extern "C" fn(usize);
+
 calls! {
+    fn cuLaunchHostFunc(stream: usize, function: Option<HostFunction>, data: usize) {
+        let (driver, gpu) = with_context()?;
+        let function = function.ok_or(CuResult::ERROR_INVALID_VALUE)?;
+        driver.streams.submit(stream, gpu, Box::new(move || {
+            super::in_host_function(|| {
+                // SAFETY: by the contract of the call the function may be called with this data, once, on any thread. It is C: a
+                // panic of it cannot come here.
+                unsafe { function(data) }
+            });
+            Ok(())
+        }))
+    }
+
+    /// There are no graphs, so nothing is ever captured.
+    fn cuStreamIsCapturing(stream: usize, status: Out<u32>) {
+        let (driver, gpu) = with_context()?;
+        driver.streams.get(stream, gpu)?;
+        status.set(CAPTURE_NONE)
+    }
+
     fn cuStreamCreate(stream: Out<usize>, flags: u32) {
         create(stream, flags)
     }
