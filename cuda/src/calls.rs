@@ -10,10 +10,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUipcEventHandle, CUipcMemHandle,
-    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
-    CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn,
+    CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPoolProps,
+    CUmemoryPool, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureStatus, CUuuid, cuuint64_t,
 };
 
 use crate::load::{LoadError, Since};
@@ -110,6 +110,11 @@ table! {
         cuDeviceGet(*mut CUdevice, c_int) since CUDA_2_0;
         cuDeviceGetName(*mut c_char, c_int, CUdevice) since CUDA_2_0;
         cuDeviceGetUuid_v2(*mut CUuuid, CUdevice) since CUDA_11_4;
+        cuDeviceGetUuid(*mut CUuuid, CUdevice) since CUDA_9_2;
+        cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice) since CUDA_4_1;
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice) since CUDA_2_0;
+        cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice) since CUDA_4_0;
+        cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice) since CUDA_8_0;
         cuDeviceTotalMem_v2(*mut usize, CUdevice) since CUDA_3_2;
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice) since CUDA_7_0;
         cuDevicePrimaryCtxRelease_v2(CUdevice) since CUDA_11_0;

@@ -4,19 +4,23 @@ use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
 
+pub(crate) use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::sys::{
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemLocationType, CUuuid,
+    CUdevice_P2PAttribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationType, CUmemLocationType, CUuuid,
 };
 
 use crate::calls::call;
 use crate::context::PrimaryContext;
 use crate::load::Driver;
 use crate::status::CudaError;
+use crate::survey::PeerAttribute;
 use gpu_handoff_protocol::DeviceUuid;
 
 /// Longest device name that is read, in bytes.
 const NAME_BYTES: i32 = 256;
+/// Longest PCI bus id that is read, in bytes.
+const PCI_BUS_ID_BYTES: i32 = 32;
 
 /// A GPU or MIG instance that the driver shows this process.
 ///
@@ -80,6 +84,58 @@ impl Device {
         // SAFETY: the first argument points at a word that lives through the call; the device came from the driver.
         unsafe { call!(self.driver, cuDeviceTotalMem_v2(&raw mut bytes, self.ordinal)) }?;
         Ok(bytes as u64)
+    }
+
+    /// The UUID of the GPU: of a MIG instance, that of the GPU which it is an instance of.
+    pub fn gpu_uuid(&self) -> Result<DeviceUuid, CudaError> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: the first argument points at 16 bytes that live through the call; the device came from the driver. This is the
+        // first version of the call, which knows no instances.
+        unsafe { call!(self.driver, cuDeviceGetUuid(&raw mut uuid, self.ordinal)) }?;
+        Ok(DeviceUuid::from_bytes(uuid.bytes.map(i8::cast_unsigned)))
+    }
+
+    /// Where the GPU is on the PCI bus, in lower case, as the kernel writes it: `0000:1b:00.0`.
+    pub fn pci_bus_id(&self) -> Result<String, CudaError> {
+        let mut text = [0_u8; PCI_BUS_ID_BYTES as usize];
+        // SAFETY: the pointer and the length describe one buffer that lives through the call; the driver writes a terminated
+        // string no longer than the length.
+        unsafe {
+            call!(self.driver, cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), PCI_BUS_ID_BYTES, self.ordinal))
+        }?;
+        Ok(CStr::from_bytes_until_nul(&text).unwrap_or(c"").to_string_lossy().to_ascii_lowercase())
+    }
+
+    /// An attribute of the device.
+    pub(crate) fn attribute(&self, attribute: Attribute) -> Result<i32, CudaError> {
+        let mut value = 0;
+        // SAFETY: the first argument points at an integer that lives through the call; the device came from the driver.
+        unsafe { call!(self.driver, cuDeviceGetAttribute(&raw mut value, attribute, self.ordinal)) }?;
+        Ok(value)
+    }
+
+    /// Whether a context on this device could be given access to memory of `peer`.
+    pub(crate) fn can_access_peer(&self, peer: &Device) -> Result<bool, CudaError> {
+        let mut can = 0;
+        // SAFETY: the first argument points at an integer that lives through the call; both devices came from the driver.
+        unsafe { call!(self.driver, cuDeviceCanAccessPeer(&raw mut can, self.ordinal, peer.ordinal)) }?;
+        Ok(can != 0)
+    }
+
+    /// An attribute of this device's way to `peer`.
+    pub(crate) fn peer_attribute(&self, peer: &Device, attribute: PeerAttribute) -> Result<i32, CudaError> {
+        let attribute = match attribute {
+            PeerAttribute::Access => CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+            PeerAttribute::NativeAtomics => {
+                CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+            }
+        };
+        let mut value = 0;
+        // SAFETY: the first argument points at an integer that lives through the call; both devices came from the driver.
+        unsafe {
+            call!(self.driver, cuDeviceGetP2PAttribute(&raw mut value, attribute, self.ordinal, peer.ordinal))
+        }?;
+        Ok(value)
     }
 
     /// What the size of a vmm allocation on this device must be a multiple of, in bytes (2 MiB on every GPU so far).

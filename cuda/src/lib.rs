@@ -10,6 +10,7 @@
 //! | the library, its symbols, the table of functions | [`load`], `calls` |
 //! | the driver's answers and our errors | [`status`] |
 //! | GPUs and their primary contexts | [`device`], [`context`] |
+//! | which devices there are and which reach each other, without a context | [`survey`] |
 //! | memory shared by descriptor: create, export, import, map | [`vmm`] |
 //! | memory shared by 64-byte handle: `cuMemAlloc` and CUDA IPC | [`legacy`] |
 //! | which of the two a pointer is, or why neither | [`mod@classify`] |
@@ -40,6 +41,7 @@ pub mod self_test;
 pub mod sentinel;
 pub mod status;
 pub mod stream;
+pub mod survey;
 pub mod vmm;
 
 pub use classify::{Memory, NotExportable, classify};
@@ -54,4 +56,5 @@ pub use self_test::PidWordProof;
 pub use sentinel::Sentinel;
 pub use status::{CudaError, Status, drop_errors};
 pub use stream::{Stream, StreamRef};
+pub use survey::Survey;
 pub use vmm::{ExportError, ExportedFd, VmmAllocation, VmmImport, VmmMapping};
