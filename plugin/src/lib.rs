@@ -7,6 +7,7 @@
 //! | where strangers' bytes and descriptors are received: one thread a member | [`lane`] |
 //! | where a peer is authenticated | [`identity`] |
 //! | where a descriptor is validated | [`gpu`] |
+//! | what a killed daemon leaves to the next: what is alive | [`journal`] |
 //! | who the members are | [`members`] |
 //! | everything wired together | [`app`] |
 //! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
@@ -16,6 +17,7 @@ pub mod cli;
 pub mod config;
 pub mod gpu;
 pub mod identity;
+pub mod journal;
 pub mod lane;
 pub mod limits;
 pub mod members;

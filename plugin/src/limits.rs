@@ -57,3 +57,11 @@ pub const RESERVED_DESCRIPTORS: u64 = 256;
 pub const STOP_TIME: Duration = Duration::from_secs(5);
 /// Most bytes of a static members file.
 pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;
+/// How many times what is alive the journal may grow to, in records, before it is written anew.
+pub const JOURNAL_GROWTH: u64 = 4;
+/// Records up to which the journal is not written anew, however little is alive (1 MiB).
+pub const JOURNAL_RECORDS: u64 = 16_384;
+/// Ended buffers that the journal remembers.
+pub const JOURNAL_ENDED: usize = 4_096;
+/// How long it is not tried again to write a journal that could not be written.
+pub const JOURNAL_PAUSE: Duration = Duration::from_secs(1);
