@@ -15,11 +15,13 @@ use serde::{Deserialize, Serialize};
 mod events;
 mod memory;
 mod raw;
+pub mod stream;
 
 pub use events::Told;
 use memory::Memory;
 pub use memory::MemoryKind;
 pub use raw::{Mode as RawMode, RawTimes};
+use stream::{Plan, StreamTimes};
 
 /// What an application can be told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -111,6 +113,22 @@ pub enum Command {
         rounds: usize,
         /// How.
         mode: raw::Mode,
+        /// How long to rest before each round, in microseconds.
+        pause_us: u64,
+    },
+    /// Hand buffers over to one consumer, round by round.
+    Produce {
+        /// The rounds.
+        plan: Plan,
+        /// How the memory is made.
+        kind: MemoryKind,
+        /// Size of each buffer.
+        bytes: u64,
+    },
+    /// Take buffers over from one producer, round by round.
+    Consume {
+        /// The rounds.
+        plan: Plan,
     },
     /// The raw driver between two processes: receive, import, map.
     RawReceive {
@@ -192,6 +210,8 @@ pub enum Answer {
     },
     /// Times of the raw driver.
     Raw(RawTimes),
+    /// Times of hand-offs.
+    Stream(StreamTimes),
     /// Refused.
     Refused {
         /// The stable code.
@@ -309,9 +329,17 @@ impl Agent {
             Command::Descriptors => {
                 Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() }
             }
-            Command::RawSend { socket, bytes, rounds, mode } => {
+            Command::RawSend { socket, bytes, rounds, mode, pause_us } => {
                 self.make_context_current()?;
-                Answer::Raw(raw::send(&socket, bytes, rounds, mode)?)
+                Answer::Raw(raw::send(&socket, bytes, rounds, mode, Duration::from_micros(pause_us))?)
+            }
+            Command::Produce { plan, kind, bytes } => {
+                self.make_context_current()?;
+                Answer::Stream(stream::produce(self.client()?, &plan, kind, bytes)?)
+            }
+            Command::Consume { plan } => {
+                self.make_context_current()?;
+                Answer::Stream(stream::consume(self.client()?, &plan)?)
             }
             Command::RawReceive { socket, rounds } => {
                 self.make_context_current()?;

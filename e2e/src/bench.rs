@@ -30,6 +30,9 @@ use report::{Report, Row};
 /// Bytes that a simulated GPU may fill for one case: it is host memory, and filling it takes long.
 const SIMULATED_BYTES: u64 = 8 << 30;
 
+/// Rounds of each case before the clock counts: workers start, caches fill.
+const WARM_UP: usize = 5;
+
 /// What the benchmark can be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -42,11 +45,15 @@ pub struct Options {
     /// Rounds for each case. On a simulated GPU large buffers get fewer; the table says how many.
     #[arg(long, default_value_t = 300, value_parser = rounds)]
     pub rounds: usize,
-    /// A short run: 2 MiB, 20 rounds.
+    /// How long to rest before each round, in microseconds: a case for each. On an idle machine everybody has to be woken
+    /// and finds its caches cold; back to back (0) nobody rests.
+    #[arg(long, value_delimiter = ',', default_value = "0,2000")]
+    pub pause_us: Vec<u64>,
+    /// A short run: 2 MiB, 20 rounds, back to back.
     #[arg(long)]
     pub quick: bool,
-    /// Write the figures to this file as JSON too: for each row `kind`, `size` (bytes), `mode`, `rounds`, `p50_us` and
-    /// `p99_us`, and the same of each hop and of the raw driver.
+    /// Write the figures to this file as JSON too: for each row `kind`, `size` (bytes), `mode`, `pause_us`,
+    /// `rounds`, `p50_us` and `p99_us`, and the same of each hop and of the raw driver.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
@@ -81,6 +88,8 @@ pub struct Case {
     pub mode: Mode,
     /// How often it is measured.
     pub rounds: usize,
+    /// How long everybody rests before each round, in microseconds.
+    pub pause_us: u64,
 }
 
 /// Runs the benchmark and prints the table.
@@ -121,15 +130,19 @@ fn open(path: &Path) -> anyhow::Result<File> {
 }
 
 fn cases(options: &Options, simulated: bool) -> Vec<Case> {
-    let (sizes, rounds) = if options.quick { (vec![2], 20) } else { (options.mib.clone(), options.rounds) };
+    let (sizes, pauses, rounds) = if options.quick {
+        (vec![2], vec![0], 20)
+    } else {
+        (options.mib.clone(), options.pause_us.clone(), options.rounds)
+    };
     let mut cases = Vec::new();
     for kind in [MemoryKind::Vmm, MemoryKind::Legacy] {
-        for mib in &sizes {
+        for (mib, pause_us) in sizes.iter().flat_map(|mib| pauses.iter().map(move |pause| (mib, *pause))) {
             for mode in [Mode::Fresh, Mode::Exported, Mode::Again] {
                 let bytes = mib << 20;
                 let affordable = usize::try_from(SIMULATED_BYTES / bytes.max(1)).unwrap_or(usize::MAX).max(3);
                 let rounds = if simulated && mode == Mode::Fresh { rounds.min(affordable) } else { rounds };
-                cases.push(Case { kind, bytes, mode, rounds });
+                cases.push(Case { kind, bytes, mode, rounds, pause_us });
             }
         }
     }

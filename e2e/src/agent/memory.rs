@@ -54,6 +54,10 @@ impl Memory {
         })
     }
 
+    pub(super) fn is_vmm(&self) -> bool {
+        matches!(self, Self::Vmm { .. })
+    }
+
     fn ptr(&self) -> u64 {
         match self {
             Self::Vmm { mapping, .. } => mapping.ptr(),

@@ -52,7 +52,7 @@ struct Note {
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn deadline() -> Option<Instant> {
+pub(super) fn deadline() -> Option<Instant> {
     Some(Instant::now() + PATIENCE)
 }
 
@@ -90,7 +90,13 @@ impl Source {
     }
 }
 
-pub(super) fn send(socket: &Path, bytes: u64, rounds: usize, mode: Mode) -> anyhow::Result<RawTimes> {
+pub(super) fn send(
+    socket: &Path,
+    bytes: u64,
+    rounds: usize,
+    mode: Mode,
+    pause: Duration,
+) -> anyhow::Result<RawTimes> {
     let driver = Driver::load()?;
     let _sentinel = Sentinel::hold(driver, first_device()?)?;
     let peer = accept(socket)?;
@@ -106,6 +112,9 @@ pub(super) fn send(socket: &Path, bytes: u64, rounds: usize, mode: Mode) -> anyh
             source.packet(driver, bytes)?; // Exported before the clock starts.
         }
         ops::synchronize(driver)?;
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
         next(&peer, &mut buffer)?;
         times.at_ns.push(now_ns());
         let begin = Instant::now();
@@ -170,17 +179,17 @@ fn readable(handle: LegacyHandle) -> LegacyHandle {
     }
 }
 
-fn next(peer: &SeqPacket, buffer: &mut RecvBuffer) -> anyhow::Result<Frame> {
+pub(super) fn next(peer: &SeqPacket, buffer: &mut RecvBuffer) -> anyhow::Result<Frame> {
     peer.recv(buffer, deadline())?.ok_or_else(|| anyhow::anyhow!("the other side has gone"))
 }
 
-fn accept(socket: &Path) -> anyhow::Result<SeqPacket> {
+pub(super) fn accept(socket: &Path) -> anyhow::Result<SeqPacket> {
     let listener = SeqListener::bind(socket)?;
     anyhow::ensure!(wait(&[(listener.as_fd(), PollFlags::IN)], deadline())?, "nobody connected");
     let fd = listener.try_accept()?.ok_or_else(|| anyhow::anyhow!("the connection was gone again"))?;
     Ok(SeqPacket::from_own(fd))
 }
 
-fn connect(socket: &Path) -> anyhow::Result<SeqPacket> {
+pub(super) fn connect(socket: &Path) -> anyhow::Result<SeqPacket> {
     crate::wait::until(PATIENCE, "the raw sender listens", || Ok(SeqPacket::connect(socket).ok()))
 }

@@ -6,10 +6,7 @@ use crate::node::Node;
 use crate::pod::Pod;
 
 use super::ours::us_between;
-use super::{Case, Mode};
-
-/// Rounds before the clock counts.
-const WARM_UP: usize = 5;
+use super::{Case, Mode, WARM_UP};
 
 /// Microseconds, a value a round.
 #[derive(Debug, Default)]
@@ -43,7 +40,13 @@ impl Pair {
             (_, Mode::Exported) => RawMode::VmmExported,
         };
         let rounds = WARM_UP + case.rounds;
-        let send = Command::RawSend { socket: self.socket.clone(), bytes: case.bytes, rounds, mode };
+        let send = Command::RawSend {
+            socket: self.socket.clone(),
+            bytes: case.bytes,
+            rounds,
+            mode,
+            pause_us: case.pause_us,
+        };
         self.sender.tell(&send)?;
         let receive = Command::RawReceive { socket: self.socket.clone(), rounds };
         let received = self.receiver.expect(&receive, raw)?;

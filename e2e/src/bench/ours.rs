@@ -1,17 +1,14 @@
 //! Through gpu-handoff: publish in one pod, acquire in the other.
 
+use std::path::PathBuf;
+
+use crate::agent::stream::{Plan, StreamTimes, Supply};
 use crate::agent::{Answer, Command};
 use crate::app::App;
 use crate::node::Node;
 use crate::pod::Pod;
 
-use super::{Case, Mode};
-
-/// The name of the memory, and of the lease.
-const MEMORY: &str = "m";
-const LEASE: &str = "l";
-/// Rounds before the clock counts: workers start, caches fill.
-const WARM_UP: usize = 5;
+use super::{Case, Mode, WARM_UP};
 
 /// Microseconds, a value a round.
 #[derive(Debug, Default)]
@@ -30,128 +27,39 @@ pub(super) struct Times {
 pub(super) struct Pair {
     producer: App,
     consumer: App,
-    names: u64,
+    socket: PathBuf,
+    streams: u64,
 }
 
 impl Pair {
     pub(super) fn start(node: &Node, pods: &[Pod; 2]) -> anyhow::Result<Self> {
-        let mut apps = Vec::new();
-        for pod in pods {
-            let mut app = pod.app(node)?;
+        let [mut producer, mut consumer] = [pods[0].app(node)?, pods[1].app(node)?];
+        for (app, pod) in [(&mut producer, &pods[0]), (&mut consumer, &pods[1])] {
             app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, connected)?;
-            apps.push(app);
         }
-        let Ok([producer, mut consumer]) = <[App; 2]>::try_from(apps) else {
-            anyhow::bail!("two applications")
-        };
-        consumer.expect(&Command::Watch, done)?;
-        Ok(Self { producer, consumer, names: 0 })
+        Ok(Self { producer, consumer, socket: node.dir().join("stream.sock"), streams: 0 })
     }
 
     pub(super) fn measure(&mut self, case: &Case) -> anyhow::Result<Times> {
-        let mut times = Times::default();
-        let mut spare = Times::default();
-        if case.mode != Mode::Fresh {
-            self.make(case)?;
-        }
-        let again = if case.mode == Mode::Again { Some(self.publish()?.name) } else { None };
-        for round in 0..WARM_UP + case.rounds {
-            let times = if round < WARM_UP { &mut spare } else { &mut times };
-            match (&again, case.mode) {
-                (Some(name), _) => self.again(name, times)?,
-                (None, Mode::Fresh) => self.fresh(case, times)?,
-                (None, _) => self.exported(times)?,
-            }
-        }
-        if let Some(name) = again {
-            self.retire(&name)?;
-        }
-        self.producer.expect(&Command::Free { memory: MEMORY.to_owned() }, done)?;
-        Ok(times)
-    }
-
-    fn make(&mut self, case: &Case) -> anyhow::Result<()> {
-        let fill = Command::Fill {
-            memory: MEMORY.to_owned(),
-            bytes: case.bytes,
-            kind: case.kind,
-            word: 0x5EED_F00D,
+        self.streams += 1;
+        let plan = Plan {
+            socket: self.socket.clone(),
+            supply: match case.mode {
+                Mode::Fresh => Supply::Fresh,
+                Mode::Exported => Supply::Published,
+                Mode::Again => Supply::Same,
+            },
+            rounds: WARM_UP + case.rounds,
+            prefix: format!("s{}", self.streams),
+            pause_us: case.pause_us,
         };
-        self.producer.expect(&fill, done)?;
-        Ok(())
-    }
-
-    fn fresh(&mut self, case: &Case, times: &mut Times) -> anyhow::Result<()> {
-        self.make(case)?;
-        let name = self.next_name();
-        self.consumer.tell(&acquire(&name, true))?;
-        anyhow::ensure!(matches!(self.consumer.hear()?, Answer::Waiting), "the consumer announces its wait");
-        let published = self.publish_as(name)?;
-        let got = Acquired::of(self.consumer.hear()?)?;
-        let total = us_between(published.began_ns, got.done_ns);
-        times.total.push(total);
-        times.export.push(published.exported_us);
-        times.map.push(got.mapped_us);
-        times.node.push(total - published.exported_us - got.mapped_us);
-        self.let_go(&published.name)?;
-        self.producer.expect(&Command::Free { memory: MEMORY.to_owned() }, done)?;
-        Ok(())
-    }
-
-    fn exported(&mut self, times: &mut Times) -> anyhow::Result<()> {
-        let published = self.publish()?;
-        self.acquire_timed(&published.name, times)?;
-        self.let_go(&published.name)
-    }
-
-    fn again(&mut self, name: &str, times: &mut Times) -> anyhow::Result<()> {
-        self.acquire_timed(name, times)?;
-        self.release()
-    }
-
-    fn acquire_timed(&mut self, name: &str, times: &mut Times) -> anyhow::Result<()> {
-        let got = Acquired::of(self.consumer.ask(&acquire(name, false))?)?;
-        times.total.push(got.us);
-        times.node.push(got.granted_us);
-        times.map.push(got.mapped_us);
-        Ok(())
-    }
-
-    fn publish(&mut self) -> anyhow::Result<Published> {
-        let name = self.next_name();
-        self.publish_as(name)
-    }
-
-    fn publish_as(&mut self, name: String) -> anyhow::Result<Published> {
-        let publish = Command::Publish { memory: MEMORY.to_owned(), name: name.clone() };
-        self.producer.expect(&publish, |a| match a {
-            Answer::Published { began_ns, exported_us, .. } => Ok(Published { name, began_ns, exported_us }),
-            other => Err(other),
-        })
-    }
-
-    fn next_name(&mut self) -> String {
-        self.names += 1;
-        format!("b{}", self.names)
-    }
-
-    fn release(&mut self) -> anyhow::Result<()> {
-        self.consumer.expect(&Command::Release { lease: LEASE.to_owned() }, done)?;
-        Ok(())
-    }
-
-    /// Ends the buffer and waits until the consumer knows, so that its next acquire maps anew.
-    fn let_go(&mut self, name: &str) -> anyhow::Result<()> {
-        self.release()?;
-        self.retire(name)
-    }
-
-    fn retire(&mut self, name: &str) -> anyhow::Result<()> {
-        self.producer.expect(&Command::Retire { name: name.to_owned(), deadline_ms: 0 }, |a| match a {
-            Answer::Retired { .. } => Ok(()),
-            other => Err(other),
-        })?;
-        self.consumer.await_event("the buffer is gone", |told| told.what == "gone").map(drop)
+        self.producer.tell(&Command::Produce { plan: plan.clone(), kind: case.kind, bytes: case.bytes })?;
+        let got = self.consumer.expect(&Command::Consume { plan }, stream)?;
+        let made = match self.producer.hear()? {
+            Answer::Stream(times) => times,
+            other => anyhow::bail!("the producer answered {other:?}"),
+        };
+        Ok(if case.mode == Mode::Fresh { fresh(&made, &got) } else { asked(got) })
     }
 
     pub(super) fn stop(self) -> anyhow::Result<()> {
@@ -160,51 +68,41 @@ impl Pair {
     }
 }
 
-struct Published {
-    name: String,
-    began_ns: u64,
-    exported_us: f64,
+/// From the producer's "ready" to the consumer's "readable".
+fn fresh(made: &StreamTimes, got: &StreamTimes) -> Times {
+    let mut times = Times::default();
+    let rounds = made.at_ns.iter().zip(&got.at_ns).zip(made.driver_us.iter().zip(&got.driver_us));
+    for ((ready, readable), (exported, mapped)) in rounds.skip(WARM_UP) {
+        let total = us_between(*ready, *readable);
+        times.total.push(total);
+        times.export.push(*exported);
+        times.map.push(*mapped);
+        times.node.push(total - exported - mapped);
+    }
+    times
 }
 
-struct Acquired {
-    done_ns: u64,
-    us: f64,
-    granted_us: f64,
-    mapped_us: f64,
-}
-
-impl Acquired {
-    fn of(answer: Answer) -> anyhow::Result<Self> {
-        match answer {
-            Answer::Acquired { done_ns, us, granted_us, mapped_us, .. } => {
-                Ok(Self { done_ns, us, granted_us, mapped_us })
-            }
-            other => anyhow::bail!("the consumer's acquire: {other:?}"),
-        }
+/// From the consumer's question to "readable".
+fn asked(got: StreamTimes) -> Times {
+    let counted = |values: Vec<f64>| values.into_iter().skip(WARM_UP).collect();
+    Times {
+        total: counted(got.acquire_us),
+        export: Vec::new(),
+        node: counted(got.granted_us),
+        map: counted(got.driver_us),
     }
 }
 
-fn acquire(name: &str, announce: bool) -> Command {
-    Command::Acquire {
-        name: Some(name.to_owned()),
-        id: None,
-        newer_than: 0,
-        wait_ms: 10_000,
-        lease: LEASE.to_owned(),
-        announce,
+fn stream(answer: Answer) -> Result<StreamTimes, Answer> {
+    match answer {
+        Answer::Stream(times) => Ok(times),
+        other => Err(other),
     }
 }
 
 fn connected(answer: Answer) -> Result<(), Answer> {
     match answer {
         Answer::Connected { .. } => Ok(()),
-        other => Err(other),
-    }
-}
-
-fn done(answer: Answer) -> Result<f64, Answer> {
-    match answer {
-        Answer::Done { us } => Ok(us),
         other => Err(other),
     }
 }

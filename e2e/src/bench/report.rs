@@ -35,6 +35,7 @@ pub struct Row {
     kind: MemoryKind,
     size: u64,
     mode: Mode,
+    pause_us: u64,
     rounds: usize,
     #[serde(flatten)]
     total: Option<Percentiles>,
@@ -52,6 +53,7 @@ impl Row {
             kind: case.kind,
             size: case.bytes,
             mode: case.mode,
+            pause_us: case.pause_us,
             rounds: ours.total.len(),
             total: Percentiles::of(&ours.total),
             export: Percentiles::of(&ours.export),
@@ -87,12 +89,13 @@ impl fmt::Display for Report {
         writeln!(f, "From \"buffer ready\" to \"readable in the other pod\", in µs (p50 / p99):\n")?;
         writeln!(
             f,
-            "| kind | size | buffer is | rounds | gpu-handoff | of that: export | node | import and map | raw driver | \
+            "| kind | size | buffer is | rest before | rounds | gpu-handoff | of that: export | node | import and map | raw driver | \
              check alone |"
         )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|")?;
         for r in &self.rows {
-            write!(f, "| {} | {} | {} | {} |", kind_name(r.kind), size(r.size), mode_name(r.mode), r.rounds)?;
+            let (kind, rest) = (kind_name(r.kind), rest(r.pause_us));
+            write!(f, "| {kind} | {} | {} | {rest} | {} |", size(r.size), mode_name(r.mode), r.rounds)?;
             for value in [r.total, r.export, r.node, r.map, r.raw_driver, r.inspect] {
                 match value {
                     Some(p) => write!(f, " {:.0} / {:.0} |", p.p50_us, p.p99_us)?,
@@ -114,7 +117,8 @@ impl fmt::Display for Report {
 /// A case in words.
 #[must_use]
 pub fn describe(case: &Case) -> String {
-    format!("{} {}, {}", kind_name(case.kind), size(case.bytes), mode_name(case.mode))
+    let (kind, mode, rest) = (kind_name(case.kind), mode_name(case.mode), rest(case.pause_us));
+    format!("{kind} {}, {mode}, rest before each: {rest}", size(case.bytes))
 }
 
 fn kind_name(kind: MemoryKind) -> &'static str {
@@ -130,6 +134,10 @@ fn mode_name(mode: Mode) -> &'static str {
         Mode::Exported => "published",
         Mode::Again => "leased before",
     }
+}
+
+fn rest(us: u64) -> String {
+    if us == 0 { "none".to_owned() } else { format!("{us} µs") }
 }
 
 fn size(bytes: u64) -> String {
