@@ -32,6 +32,8 @@ pub struct Frame {
     pub control_truncated: bool,
     /// The packet was longer than [`limits::MESSAGE_BYTES`] and was cut.
     pub bytes_truncated: bool,
+    /// The process that sent it, where the socket asks for that (`SeqPacket::name_senders`) and the kernel told.
+    pub sender: Option<u32>,
 }
 
 /// One packet to send.

@@ -44,10 +44,11 @@ pub struct RecvBuffer {
 }
 
 impl RecvBuffer {
-    /// Room for the largest packet and one byte more, so that a longer one is noticed.
+    /// Room for the largest packet and one byte more, so that a longer one is noticed; and for what a stranger may have
+    /// asked for beside descriptors: the sender's credentials, and a pidfd of it.
     #[must_use]
     pub fn new() -> Self {
-        let control = rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS));
+        let control = rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS), ScmCredentials(1), ScmRights(1));
         Self {
             bytes: vec![0; limits::MESSAGE_BYTES + 1].into(),
             control: vec![0; control.div_ceil(size_of::<u64>())].into(),
@@ -117,6 +118,14 @@ impl SeqPacket {
     #[must_use]
     pub fn from_own(fd: OwnedFd) -> Self {
         Self(fd)
+    }
+
+    /// Has the kernel name the sender of each packet from now on ([`Frame::sender`]).
+    ///
+    /// # Errors
+    /// What `setsockopt` answers.
+    pub fn name_senders(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_passcred(&self.0, true)?)
     }
 
     /// Sends one packet without waiting. `Ok(false)`: there is no room, in the peer's queue or among the descriptors in
@@ -304,6 +313,7 @@ pub(crate) fn try_recv(socket: BorrowedFd<'_>, buffer: &mut RecvBuffer) -> io::R
         descriptors: packet.descriptors,
         control_truncated: packet.control_truncated,
         bytes_truncated: packet.bytes_truncated,
+        sender: packet.sender,
     }))
 }
 

@@ -17,6 +17,9 @@ pub struct Packet {
     pub bytes: usize,
     /// The descriptors that the sender attached.
     pub descriptors: Vec<OwnedFd>,
+    /// The process that sent the packet, by its number in our own PID namespace: where the socket asks for credentials
+    /// (`SO_PASSCRED`) and did so already when the packet was sent. `None` as well for one that has no number here.
+    pub sender: Option<u32>,
     /// Descriptors were lost.
     pub control_truncated: bool,
     /// The packet was longer than the room for it.
@@ -47,43 +50,60 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], control: &mut [u64]) ->
             },
         }
     };
+    let (descriptors, sender) = take_control(&header);
     Ok(Packet {
         bytes: count,
-        descriptors: take_descriptors(&header),
+        descriptors,
+        sender,
         control_truncated: header.msg_flags & libc::MSG_CTRUNC != 0,
         bytes_truncated: header.msg_flags & libc::MSG_TRUNC != 0,
     })
 }
 
-/// Owns every descriptor of a received header, once, and keeps those that were attached.
-fn take_descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut attached = Vec::new();
+/// Owns every descriptor of a received header, once, and keeps those that were attached; and says who sent it.
+fn take_control(header: &libc::msghdr) -> (Vec<OwnedFd>, Option<u32>) {
+    let (mut attached, mut sender) = (Vec::new(), None);
     // SAFETY: the kernel has filled the room for control messages and stated how much of it, in `header`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     // SAFETY: a pointer that is not null is to a whole `cmsghdr` within that room.
     while let Some(message) = unsafe { next.as_ref() } {
         // SAFETY: a computation on numbers.
         let head = unsafe { libc::CMSG_LEN(0) } as usize;
-        let count = message.cmsg_len.saturating_sub(head) / size_of::<libc::c_int>();
+        let length = message.cmsg_len.saturating_sub(head);
         // SAFETY: the payload begins right after the header of the message.
-        let payload = unsafe { libc::CMSG_DATA(next) }.cast::<libc::c_int>();
-        let is_attached = message.cmsg_type == libc::SCM_RIGHTS;
-        if message.cmsg_level == libc::SOL_SOCKET && (is_attached || message.cmsg_type == SCM_PIDFD) {
-            for i in 0..count {
-                // SAFETY: the kernel wrote `count` numbers there; nothing says that they are aligned.
-                let number = unsafe { payload.add(i).read_unaligned() };
-                // A pidfd that could not be made is a negative number.
-                if number >= 0 {
-                    // SAFETY: the kernel has just put this descriptor into our table and told nobody else of it.
-                    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-                    attached.extend(is_attached.then_some(fd));
+        let payload = unsafe { libc::CMSG_DATA(next) };
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_SOCKET, kind @ (libc::SCM_RIGHTS | SCM_PIDFD)) => {
+                // SAFETY: that many bytes of descriptors, which the kernel has just put into our table and told nobody
+                // else of, are in this message, and it is looked at once.
+                let owned = unsafe { own(payload.cast(), length / size_of::<libc::c_int>()) };
+                if kind == libc::SCM_RIGHTS {
+                    attached.extend(owned);
                 }
             }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
+                // SAFETY: the message holds a whole `ucred`; nothing says that it is aligned.
+                let credentials = unsafe { payload.cast::<libc::ucred>().read_unaligned() };
+                // 0 stands for a process that has no number here, and for a packet that was sent before we asked.
+                sender = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
+            }
+            _ => {}
         }
         // SAFETY: as for the first; `next` is the message before.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
-    attached
+    (attached, sender)
+}
+
+/// Owns descriptors by their numbers; one that is negative is a pidfd that could not be made.
+///
+/// # Safety
+/// `numbers` points at `count` numbers; those that are not negative are open and owned by nobody.
+unsafe fn own(numbers: *const libc::c_int, count: usize) -> Vec<OwnedFd> {
+    // SAFETY: there are `count` of them, by the caller's promise; nothing says that they are aligned.
+    let read = (0..count).map(|i| unsafe { numbers.add(i).read_unaligned() });
+    // SAFETY: open, and owned by nobody, by the caller's promise.
+    read.filter(|number| *number >= 0).map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect()
 }
 
 #[cfg(test)]
@@ -128,5 +148,25 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let error = receive(b.as_fd(), &mut [0; 8], &mut [0; 32]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_packet_names_its_sender_from_when_that_was_asked_for() {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let told = || receive(b.as_fd(), &mut [0; 8], &mut [0; 32]).unwrap().sender;
+        rustix::net::send(&a, b"x", rustix::net::SendFlags::empty()).unwrap();
+        rustix::net::sockopt::set_socket_passcred(&b, true).unwrap();
+        assert_eq!(told(), None, "it was sent before");
+        rustix::net::send(&a, b"x", rustix::net::SendFlags::empty()).unwrap();
+        assert_eq!(told(), Some(std::process::id()));
+        // Another process speaks through the same socket.
+        let mut other = std::process::Command::new("sh");
+        other.args(["-c", "echo x"]).stdout(a.try_clone().unwrap());
+        let mut other = other.spawn().unwrap();
+        let (pid, status) = (other.id(), other.wait().unwrap());
+        assert!(status.success());
+        // It has ended and was reaped; the packet names it all the same.
+        assert_eq!(told(), Some(pid));
     }
 }
