@@ -7,6 +7,7 @@
 //! | through gpu-handoff | `ours` |
 //! | through the raw driver | `baseline` |
 //! | percentiles, table, JSON | [`report`] |
+//! | hand-offs a second, memory, processor time (`--throughput`) | [`throughput`] |
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::pod::{Pod, Walls};
 mod baseline;
 mod ours;
 pub mod report;
+pub mod throughput;
 
 use report::{Report, Row};
 
@@ -49,11 +51,15 @@ pub struct Options {
     /// and finds its caches cold; back to back (0) nobody rests.
     #[arg(long, value_delimiter = ',', default_value = "0,2000")]
     pub pause_us: Vec<u64>,
-    /// A short run: 2 MiB, 20 rounds, back to back.
+    /// A short run: 2 MiB, 20 rounds, back to back; with `--throughput`: few buffers, half a second each.
     #[arg(long)]
     pub quick: bool,
+    /// The other mode.
+    #[command(flatten)]
+    pub throughput: throughput::Options,
     /// Write the figures to this file as JSON too: for each row `kind`, `size` (bytes), `mode`, `pause_us`,
-    /// `rounds`, `p50_us` and `p99_us`, and the same of each hop and of the raw driver.
+    /// `rounds`, `p50_us` and `p99_us`, and the same of each hop and of the raw driver; with `--throughput` among
+    /// others `hand_offs_per_s` and `pss_bytes`.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
@@ -103,7 +109,30 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("{gpu}");
     let (walls, explained) = Walls::available();
     println!("pods are {explained}\n");
-    let mut bench = Bench::start(&folder, Arc::clone(&gpu), walls)?;
+    if options.throughput.throughput {
+        let wanted = options.throughput.clone();
+        let wanted = if options.quick { wanted.quick() } else { wanted };
+        return tell(&throughput::run(&wanted, &folder, &gpu, walls)?, json, options);
+    }
+    tell(&latencies(options, &folder, gpu, walls)?, json, options)
+}
+
+/// Prints a report, and writes it where that was asked for.
+fn tell(
+    report: &(impl Serialize + std::fmt::Display),
+    json: Option<File>,
+    options: &Options,
+) -> anyhow::Result<()> {
+    println!("{report}");
+    if let (Some(file), Some(path)) = (json, &options.json) {
+        serde_json::to_writer_pretty(file, report).with_context(|| format!("write {}", path.display()))?;
+        println!("\nwritten to {}", path.display());
+    }
+    Ok(())
+}
+
+fn latencies(options: &Options, folder: &Folder, gpu: Arc<Gpu>, walls: Walls) -> anyhow::Result<Report> {
+    let mut bench = Bench::start(folder, Arc::clone(&gpu), walls)?;
     let mut report = Report::new(gpu.to_string());
     for case in cases(options, gpu.is_simulated()) {
         if case.kind == MemoryKind::Legacy {
@@ -116,12 +145,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         report.add(Row::new(&case, &ours, raw.as_ref()));
     }
     bench.stop()?;
-    println!("{report}");
-    if let (Some(file), Some(path)) = (json, &options.json) {
-        serde_json::to_writer_pretty(file, &report).with_context(|| format!("write {}", path.display()))?;
-        println!("\nwritten to {}", path.display());
-    }
-    Ok(())
+    Ok(report)
 }
 
 /// Opened before anything is measured, so that a wrong path costs no time.

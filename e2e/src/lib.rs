@@ -7,6 +7,7 @@
 //! | a node: the real plugin with static members | [`node`] |
 //! | which GPU: the real one or the simulator | [`gpu`] |
 //! | where the binaries are | [`folder`] |
+//! | what processes take of the machine | [`footprint`] |
 
 pub mod agent;
 pub mod app;
@@ -14,6 +15,7 @@ pub mod bench;
 pub mod conformance;
 pub mod demo;
 pub mod folder;
+pub mod footprint;
 pub mod gpu;
 pub mod node;
 pub mod pod;

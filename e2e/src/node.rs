@@ -142,11 +142,19 @@ impl Node {
     ///
     /// # Errors
     /// When it does not end well.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.stop_and_tell().map(drop)
+    }
+
+    /// Like [`stop`](Self::stop), and gives back the whole log.
+    ///
+    /// # Errors
+    /// When it does not end well.
+    pub fn stop_and_tell(mut self) -> anyhow::Result<String> {
         rustix::process::kill_process(pid(&self.plugin)?, rustix::process::Signal::TERM)?;
         let status = wait::until(PATIENCE, "the plugin ends", || Ok(self.plugin.try_wait()?))?;
         anyhow::ensure!(status.success(), "the plugin ended with {status}; its log:\n{}", self.log());
-        Ok(())
+        Ok(self.log())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tracing::{debug, info, warn};
 
 use crate::limits;
-use crate::registry::{Effect, Input, MemberId, Note, Registry, SessionId};
+use crate::registry::{Counters, Effect, Input, MemberId, Note, Registry, SessionId};
 
 /// What the owner tells a lane.
 #[derive(Debug)]
@@ -102,7 +102,8 @@ impl Owner {
             }
         }
         let (buffers, leases, sessions) = self.registry.counts();
-        info!(buffers, leases, sessions, "the registry stops");
+        let Counters { published, granted, released, refused } = self.registry.counters();
+        info!(buffers, leases, sessions, published, granted, released, refused, "the registry stops");
     }
 
     fn take(&mut self, input: Input) {

@@ -19,6 +19,7 @@
 //! | a lease is given, waited for, given back | [`acquire`] |
 //! | a buffer ends; what happens to its leases | [`ending`] |
 //! | who is told of it | [`notices`] |
+//! | what was answered so far | [`counters`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -34,6 +35,7 @@ use gpu_handoff_protocol::{
 };
 
 mod acquire;
+mod counters;
 mod ending;
 mod notices;
 mod publish;
@@ -41,6 +43,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub use counters::Counters;
 use ending::{Ended, Ending};
 pub(crate) use publish::check_range;
 
@@ -230,6 +233,7 @@ pub struct Registry {
     leases_given: u64,
     lease_numbers: RandomState,
     descriptors: u64,
+    counters: Counters,
     waits: acquire::Waits,
     deadlines: BTreeSet<(Instant, BufferId)>,
     effects: Vec<Effect>,
@@ -252,6 +256,7 @@ impl Registry {
             leases_given: 0,
             lease_numbers,
             descriptors: 0,
+            counters: Counters::default(),
             waits: acquire::Waits::default(),
             deadlines: BTreeSet::new(),
             effects: Vec::new(),
@@ -285,6 +290,12 @@ impl Registry {
         (self.buffers.len(), self.leases.len(), self.sessions.len())
     }
 
+    /// What was answered so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
     fn ask(&mut self, session: SessionId, request: RequestId, ask: Ask, now: Instant) {
         if !self.sessions.contains_key(&session) {
             return; // It ended while the question was on its way; so did everything it held.
@@ -316,6 +327,7 @@ impl Registry {
     }
 
     fn reply(&mut self, session: SessionId, request: RequestId, body: BrokerBody) {
+        self.counters.count(&body);
         self.effects.push(Effect::Send(session, BrokerMessage { request, body }));
     }
 

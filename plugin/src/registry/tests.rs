@@ -15,7 +15,9 @@ use gpu_handoff_protocol::{
     Metadata, PodRef, Refusal,
 };
 
-use super::{Ask, Capacity, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted};
+use super::{
+    Ask, Capacity, Counters, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted,
+};
 
 mod histories;
 mod stories;

@@ -17,6 +17,9 @@ fn a_buffer_goes_from_one_member_to_another_and_comes_to_an_end() {
     assert!(is_gone(&events(&sent, consumer)[0], EndReason::Retired), "who was ever given it is told");
     assert_eq!(w.disposed, 1);
     assert_eq!(w.registry.counts(), (0, 0, 2));
+    assert!(w.release(consumer, grant.lease).is_err());
+    let told = Counters { published: 1, granted: 1, released: 1, refused: 1 };
+    assert_eq!(w.registry.counters(), told, "what was answered is counted");
 }
 
 #[test]
