@@ -36,7 +36,10 @@ fn snapshot(client: &Client) -> Result<Vec<BufferInfo>, Failure> {
             Event::Appeared(buffer) => buffers.push(BufferInfo::clone(&buffer)),
             Event::Gone { id, .. } => buffers.retain(|buffer: &BufferInfo| buffer.id != id),
             Event::SnapshotDone => break,
-            Event::Retiring { .. } | Event::Orphaned { .. } => {}
+            Event::Retiring { .. }
+            | Event::Orphaned { .. }
+            | Event::Seated { .. }
+            | Event::Unseated { .. } => {}
         }
     }
     buffers.sort_by(|a, b| (&a.facts.name, a.generation).cmp(&(&b.facts.name, b.generation)));

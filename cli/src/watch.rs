@@ -19,6 +19,8 @@ enum EventJson<'a> {
     Retiring { id: String, deadline_ms: u128 },
     Orphaned { id: String, reason: &'static str, leases: u32 },
     Gone { id: String, reason: &'static str },
+    Seated { id: String, seat: u32 },
+    Unseated { id: String, seat: u32, how: &'static str },
 }
 
 impl<'a> From<&'a Event> for EventJson<'a> {
@@ -33,6 +35,10 @@ impl<'a> From<&'a Event> for EventJson<'a> {
                 Self::Orphaned { id: id.to_string(), reason: reason.as_str(), leases: *leases }
             }
             Event::Gone { id, reason } => Self::Gone { id: id.to_string(), reason: reason.as_str() },
+            Event::Seated { id, seat } => Self::Seated { id: id.to_string(), seat: seat.0 },
+            Event::Unseated { id, seat, how } => {
+                Self::Unseated { id: id.to_string(), seat: seat.0, how: how.as_str() }
+            }
         }
     }
 }
@@ -76,5 +82,7 @@ fn sentence(event: &Event, names: &mut HashMap<BufferId, BufferName>) -> String 
             names.remove(id);
             text
         }
+        Event::Seated { id, seat } => format!("seated    {}, {seat}", called(id)),
+        Event::Unseated { id, seat, how } => format!("unseated  {}, {seat}, {}", called(id), how.as_str()),
     }
 }

@@ -13,8 +13,8 @@ use gpu_handoff_protocol::message::{
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
 use gpu_handoff_protocol::{
-    Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, GroupKey, Kind, Lifetime, Metadata,
-    PROTOCOL_VERSION, PodRef, Refusal, codec,
+    Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, GroupKey, Instance, Kind, Lifetime,
+    Metadata, PROTOCOL_VERSION, PodRef, Refusal, codec,
 };
 use rustix::event::PollFlags;
 
@@ -75,6 +75,7 @@ fn welcome() -> BrokerBody {
         group: GroupKey { namespace: "ml".parse().unwrap(), name: "llama".parse().unwrap() },
         boot: BootTag(0x9b2f),
         legacy_pid_word_proven: true,
+        instance: Instance::from_bytes([3; 16]),
     })
 }
 
@@ -89,9 +90,10 @@ fn buffer(random: u128, name: &str, generation: u64, kind: Kind) -> BufferInfo {
         access: Access::ReadOnly,
         lifetime: Lifetime::Process,
         metadata: Metadata::default(),
+        order: None,
     };
     let id = BufferId { boot: BootTag(0x9b2f), random };
-    BufferInfo { id, generation, owner: pod("trainer-0"), verified: kind == Kind::Vmm, facts }
+    BufferInfo { id, generation, owner: pod("trainer-0"), verified: kind == Kind::Vmm, facts, set: None }
 }
 
 /// A group of two buffers, one of which ends.

@@ -31,6 +31,8 @@ fn run() -> Result<(), Box<dyn Error>> {
             Event::SnapshotDone => println!("that is all for now"),
             Event::Retiring { id, deadline } => println!("~ {id} is retired, {deadline:?} left"),
             Event::Orphaned { id, leases, .. } => println!("! {id} has ended with {leases} leases left"),
+            Event::Seated { id, seat } => println!("+ {id}: {seat} is taken"),
+            Event::Unseated { id, seat, .. } => println!("- {id}: {seat} is free"),
             Event::Gone { id, reason } => println!("- {id} is gone: {}", reason.as_str()),
         }
     }

@@ -146,7 +146,7 @@ impl Client {
 
     fn ask(&self, wanted: &[Acquire], wait: Duration) -> Result<Pending<'_>, Fault> {
         let items = wanted.iter().map(|item| item.wanted.clone()).collect();
-        self.shared.connection.start(ClientBody::Acquire { items, wait })
+        self.shared.connection.start(ClientBody::Acquire { items, wait, device: None })
     }
 
     /// Makes a grant a lease, or gives it back.

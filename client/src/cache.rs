@@ -155,7 +155,7 @@ impl<P: PartialEq, M> Cache<P, M> {
             Event::Orphaned { reason, .. } | Event::Gone { reason, .. } => {
                 entry.phase.ended.get_or_init(|| *reason);
             }
-            Event::Appeared(_) | Event::SnapshotDone => {}
+            _ => {}
         }
         entry.leases == 0
     }

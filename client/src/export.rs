@@ -61,6 +61,7 @@ impl Exporter {
             access: buffer.access,
             lifetime: buffer.lifetime,
             metadata: buffer.metadata.clone(),
+            order: None,
         };
         Ok(Publication { facts, carrier: memory.carrier })
     }

@@ -44,7 +44,7 @@ pub struct Took {
 #[derive(Debug)]
 pub struct Lease {
     held: Held,
-    buffer: BufferInfo,
+    buffer: Arc<BufferInfo>,
     phase: Arc<Phase>,
     ptr: u64,
     took: Took,
@@ -53,7 +53,7 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(
         mut held: Held,
-        buffer: BufferInfo,
+        buffer: Arc<BufferInfo>,
         phase: Arc<Phase>,
         mapping: Arc<Mapping>,
         took: Took,

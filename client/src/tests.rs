@@ -27,6 +27,7 @@ pub(crate) fn facts(name: &str) -> BufferFacts {
         access: Access::ReadOnly,
         lifetime: Lifetime::Process,
         metadata: Metadata::default(),
+        order: None,
     }
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn id(random: u128) -> BufferId {
 
 pub(crate) fn info(random: u128, name: &str) -> BufferInfo {
     let owner = PodRef { namespace: "ml".parse().unwrap(), name: "trainer-0".parse().unwrap() };
-    BufferInfo { id: id(random), generation: 1, owner, verified: true, facts: facts(name) }
+    BufferInfo { id: id(random), generation: 1, owner, verified: true, facts: facts(name), set: None }
 }
 
 /// A mapping that counts itself.

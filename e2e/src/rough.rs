@@ -157,7 +157,7 @@ impl Client {
         while more {
             let next = self.wire.recv()?.context("the rest of an answer")?;
             let (part, goes_on) = codec::decode_broker(next)?;
-            message.body = codec::join(message.body, part.body)?;
+            message.body = codec::join(message.body, part.body, goes_on)?;
             more = goes_on;
         }
         Ok(Some(message))
@@ -212,7 +212,11 @@ impl Client {
     /// # Errors
     /// When the answer is no outcome of an acquire.
     pub fn acquire(&mut self, target: Target, wait: Duration) -> anyhow::Result<Result<Grant, Refusal>> {
-        match self.ask(ClientBody::Acquire { items: vec![Wanted { target, newer_than: 0 }], wait })? {
+        match self.ask(ClientBody::Acquire {
+            items: vec![Wanted { target, newer_than: 0 }],
+            wait,
+            device: None,
+        })? {
             BrokerBody::Acquired(mut outcomes) => outcomes.pop().context("one outcome"),
             other => bail!("an acquire was answered by {other:?}"),
         }
@@ -331,7 +335,8 @@ impl Sidecar {
     /// # Errors
     /// When nothing comes in time, or something unreadable.
     pub fn hear(&mut self) -> anyhow::Result<Option<SlotMessage>> {
-        Ok(self.wire.recv()?.map(codec::decode_slot).transpose()?)
+        let heard = self.wire.recv()?.map(codec::decode_slot).transpose()?;
+        Ok(heard.map(|(message, _more)| message))
     }
 
     /// Hands something on as a connection, and waits for the answer.
@@ -409,5 +414,6 @@ fn facts(name: &str, kind: Kind, device: DeviceUuid, bytes: u64) -> anyhow::Resu
         access: Access::ReadWrite,
         lifetime: Lifetime::Process,
         metadata: Metadata::default(),
+        order: None,
     })
 }

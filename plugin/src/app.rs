@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use gpu_handoff_logs::chain;
 use gpu_handoff_policy::LegacyRule;
+use gpu_handoff_protocol::Instance;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -72,6 +73,7 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
         owner: mail.clone(),
         inspector,
         boot: config.boot,
+        instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         stop: stopped.clone(),
@@ -109,6 +111,12 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
         bail!("the registry or the supervisor of the gpu worker has broken off; the log says more");
     }
     orderly
+}
+
+fn draw_instance() -> anyhow::Result<Instance> {
+    let mut random = [0; Instance::BYTES];
+    getrandom::fill(&mut random).context("the kernel gives no random numbers")?;
+    Ok(Instance::from_bytes(random))
 }
 
 /// A member without its lane can neither be heard nor told anything: what it held ends, the others go on.

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
-use gpu_handoff_protocol::{BootTag, GroupKey, PodRef};
+use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -79,6 +79,8 @@ pub struct Shared {
     pub inspector: Inspector,
     /// The node's boot.
     pub boot: BootTag,
+    /// Which broker this is.
+    pub instance: Instance,
     /// Numbers for sessions.
     pub next_session: Arc<AtomicU64>,
     /// Whether the self-test of legacy handles has passed.

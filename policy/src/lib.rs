@@ -135,6 +135,7 @@ mod tests {
             access: Access::ReadWrite,
             lifetime: Lifetime::Process,
             metadata: Metadata::default(),
+            order: None,
         }
     }
 

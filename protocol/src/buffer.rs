@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{BufferId, BufferName, DeviceUuid, PodRef};
+use crate::ids::{BufferId, BufferName, DeviceUuid, PodRef, Seat};
+use crate::set::SetRef;
 
 /// How a buffer's memory travels. The wire leaves room for `pool` and `event`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -79,6 +80,30 @@ pub struct Metadata {
     pub user: Vec<u8>,
 }
 
+/// When a vmm buffer may be read, and how its owner learns that its holders' GPUs are done with it: by words of a
+/// timeline of the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// The timeline.
+    pub timeline: BufferId,
+    /// The buffer may be read once this word has reached [`Order::value`].
+    pub ready_word: u32,
+    /// The value that words are compared with; below [`crate::limits::ORDER_VALUES`].
+    pub value: u64,
+    /// The word of seat 0; the others follow.
+    pub first_seat_word: u32,
+    /// How many leases there can be at a time; at most [`crate::limits::SEATS`].
+    pub seats: u32,
+}
+
+impl Order {
+    /// The word that the holder of a seat writes; `None`: the order has no such seat.
+    #[must_use]
+    pub const fn seat_word(&self, seat: Seat) -> Option<u32> {
+        if seat.0 < self.seats { self.first_seat_word.checked_add(seat.0) } else { None }
+    }
+}
+
 /// What a publisher states of a buffer. The node checks device and size of a vmm buffer itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferFacts {
@@ -100,6 +125,8 @@ pub struct BufferFacts {
     pub lifetime: Lifetime,
     /// What it holds.
     pub metadata: Metadata,
+    /// When it may be read (vmm only); `None`: from its publication on.
+    pub order: Option<Order>,
 }
 
 /// A published buffer, as others in the group see it.
@@ -116,4 +143,6 @@ pub struct BufferInfo {
     pub verified: bool,
     /// What the publisher stated.
     pub facts: BufferFacts,
+    /// Where the buffer stands in the set that it is of.
+    pub set: Option<SetRef>,
 }

@@ -11,15 +11,21 @@ use prost::Message as _;
 
 use crate::limits;
 use crate::message::{
-    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, Grant, SidecarBody, SidecarMessage,
-    SlotMessage,
+    BrokerBody, BrokerMessage, Carrier, ClientBody, ClientMessage, SidecarMessage, SlotBody, SlotMessage,
 };
 use crate::refusal::{Code, Refusal};
 use crate::wire;
 
+mod broker;
 mod client;
 mod convert;
+mod event;
+mod parts;
+mod receipt;
 mod sidecar;
+
+pub use parts::{Listed, batches};
+pub use receipt::{decode_receipt_body, encode_receipt_body, open_receipt, seal_receipt};
 
 /// One packet as it came from the kernel.
 #[derive(Debug, Default)]
@@ -80,6 +86,24 @@ fn expect_descriptors(wanted: usize, found: usize) -> Result<(), Refusal> {
     Err(Refusal::new(Code::DescriptorCount).compared_with("descriptors", wanted, found))
 }
 
+/// Refuses a list of a request that is empty or over its limit.
+fn check_items(count: usize) -> Result<(), Refusal> {
+    if count == 0 {
+        return Err(malformed("at least one item"));
+    }
+    check_count("items", count, limits::MESSAGE_ITEMS, Code::TooLarge)
+}
+
+/// Gives each flagged item its descriptor, in order.
+fn take_flagged(
+    flags: &[bool],
+    descriptors: Vec<OwnedFd>,
+) -> Result<impl Iterator<Item = Option<Arc<OwnedFd>>>, Refusal> {
+    expect_descriptors(flags.iter().filter(|flag| **flag).count(), descriptors.len())?;
+    let mut descriptors = descriptors.into_iter();
+    Ok(flags.iter().map(move |flag| if *flag { descriptors.next().map(Arc::new) } else { None }))
+}
+
 /// Reads what an application sent.
 ///
 /// # Errors
@@ -99,7 +123,10 @@ pub fn decode_client(frame: Frame) -> Result<ClientMessage, Refusal> {
 #[must_use]
 pub fn encode_client(message: &ClientMessage) -> Outgoing {
     let descriptors = match &message.body {
-        ClientBody::Publish(items) => items.iter().filter_map(|i| descriptor(&i.carrier)).collect(),
+        ClientBody::Publish(items) | ClientBody::PublishSet { items, .. } => {
+            items.iter().filter_map(|i| descriptor(&i.carrier)).collect()
+        }
+        ClientBody::Reattach(claims) => claims.iter().filter_map(|c| c.descriptor.clone()).collect(),
         _ => Vec::new(),
     };
     let body = Some(client::write_body(&message.body));
@@ -115,14 +142,14 @@ pub fn decode_broker(frame: Frame) -> Result<(BrokerMessage, bool), Refusal> {
     let packet =
         wire::BrokerPacket::decode(&*frame.bytes).map_err(|e| malformed(&format!("protobuf ({e})")))?;
     let body = packet.body.ok_or_else(|| malformed("a body that this version knows"))?;
-    let (body, more) = client::read_broker_body(body, frame.descriptors)?;
+    let (body, more) = broker::read_body(body, frame.descriptors)?;
     Ok((BrokerMessage { request: packet.request, body }, more))
 }
 
 /// Writes what the broker says to an application: mostly one packet, more where the answer would not fit.
 #[must_use]
 pub fn encode_broker(message: &BrokerMessage) -> Vec<Outgoing> {
-    client::write_broker_bodies(&message.body)
+    broker::write_bodies(&message.body)
         .into_iter()
         .map(|(body, descriptors)| {
             let packet = wire::BrokerPacket { request: message.request, body: Some(body) };
@@ -131,15 +158,29 @@ pub fn encode_broker(message: &BrokerMessage) -> Vec<Outgoing> {
         .collect()
 }
 
-/// Joins the parts of an answer that came in several packets.
+/// Joins the parts of an answer that came in several packets. `more`: `next` is not the last of them.
+///
+/// # Errors
+/// When the parts do not belong together, or a set is not whole at its end.
+pub fn join(first: BrokerBody, next: BrokerBody, more: bool) -> Result<BrokerBody, Refusal> {
+    use BrokerBody as B;
+    match (first, next) {
+        (B::Published(a), B::Published(b)) => Ok(B::Published(chain(a, b))),
+        (B::Acquired(a), B::Acquired(b)) => Ok(B::Acquired(chain(a, b))),
+        (B::AcquiredSet { set, grants }, B::Acquired(b)) => broker::add_to_set(set, grants, b, more),
+        (B::Released(a), B::Released(b)) => Ok(B::Released(chain(a, b))),
+        (B::Reattached(a), B::Reattached(b)) => Ok(B::Reattached(chain(a, b))),
+        _ => Err(malformed("the next part of the same answer")),
+    }
+}
+
+/// Joins the parts of an answer to a sidecar that came in several packets.
 ///
 /// # Errors
 /// When the parts do not belong together.
-pub fn join(first: BrokerBody, next: BrokerBody) -> Result<BrokerBody, Refusal> {
+pub fn join_slot(first: SlotBody, next: SlotBody) -> Result<SlotBody, Refusal> {
     match (first, next) {
-        (BrokerBody::Published(a), BrokerBody::Published(b)) => Ok(BrokerBody::Published(chain(a, b))),
-        (BrokerBody::Acquired(a), BrokerBody::Acquired(b)) => Ok(BrokerBody::Acquired(chain(a, b))),
-        (BrokerBody::Released(a), BrokerBody::Released(b)) => Ok(BrokerBody::Released(chain(a, b))),
+        (SlotBody::Offered(a), SlotBody::Offered(b)) => Ok(SlotBody::Offered(chain(a, b))),
         _ => Err(malformed("the next part of the same answer")),
     }
 }
@@ -167,37 +208,36 @@ pub fn decode_sidecar(frame: Frame) -> Result<SidecarMessage, Refusal> {
 /// Writes what a sidecar says.
 #[must_use]
 pub fn encode_sidecar(message: SidecarMessage) -> Outgoing {
-    let (body, descriptors) = match message.body {
-        SidecarBody::Hello { version } => (sidecar::hello(version), Vec::new()),
-        SidecarBody::HandOn(fd) => (sidecar::hand_on(), vec![Arc::new(fd)]),
-    };
+    let (body, descriptors) = sidecar::write_body(message.body);
     Outgoing {
         bytes: wire::SidecarPacket { request: message.request, body: Some(body) }.encode_to_vec(),
         descriptors,
     }
 }
 
-/// Reads what the broker sent to a sidecar.
+/// Reads what the broker sent to a sidecar. The flag tells that the answer goes on in the next packet.
 ///
 /// # Errors
 /// When the packet is not one that a broker of ours could have sent.
-pub fn decode_slot(frame: Frame) -> Result<SlotMessage, Refusal> {
+pub fn decode_slot(frame: Frame) -> Result<(SlotMessage, bool), Refusal> {
     frame.check_envelope()?;
-    expect_descriptors(0, frame.descriptors.len())?;
     let packet =
         wire::SlotPacket::decode(&*frame.bytes).map_err(|e| malformed(&format!("protobuf ({e})")))?;
     let body = packet.body.ok_or_else(|| malformed("a body that this version knows"))?;
-    Ok(SlotMessage { request: packet.request, body: sidecar::read_slot_body(body)? })
+    let (body, more) = sidecar::read_slot_body(body, frame.descriptors)?;
+    Ok((SlotMessage { request: packet.request, body }, more))
 }
 
-/// Writes what the broker says to a sidecar.
+/// Writes what the broker says to a sidecar: mostly one packet, more where the answer would not fit.
 #[must_use]
-pub fn encode_slot(message: &SlotMessage) -> Outgoing {
-    let body = Some(sidecar::write_slot_body(&message.body));
-    Outgoing {
-        bytes: wire::SlotPacket { request: message.request, body }.encode_to_vec(),
-        descriptors: Vec::new(),
-    }
+pub fn encode_slot(message: &SlotMessage) -> Vec<Outgoing> {
+    sidecar::write_slot_bodies(&message.body)
+        .into_iter()
+        .map(|(body, descriptors)| {
+            let packet = wire::SlotPacket { request: message.request, body: Some(body) };
+            Outgoing { bytes: packet.encode_to_vec(), descriptors }
+        })
+        .collect()
 }
 
 fn descriptor(carrier: &Carrier) -> Option<Arc<OwnedFd>> {
@@ -205,8 +245,4 @@ fn descriptor(carrier: &Carrier) -> Option<Arc<OwnedFd>> {
         Carrier::Descriptor(fd) => Some(Arc::clone(fd)),
         Carrier::Legacy(_) => None,
     }
-}
-
-fn grant_descriptor(item: &Result<Grant, Refusal>) -> Option<Arc<OwnedFd>> {
-    item.as_ref().ok().and_then(|grant| descriptor(&grant.carrier))
 }

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
+mod numbers;
+
+pub use numbers::{Instance, LeaseId, Seat};
+
 /// Why a piece of text or a row of bytes is not the identifier it claims to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
@@ -273,22 +277,6 @@ impl FromStr for BufferId {
         let boot = u64::from_str_radix(boot, 16).map_err(|_| shape())?;
         let random = u128::from_str_radix(random, 16).map_err(|_| shape())?;
         Ok(Self { boot: BootTag(boot), random })
-    }
-}
-
-/// A lease's identity, unique on the node for as long as it runs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LeaseId(pub u64);
-
-impl fmt::Display for LeaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lease-{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for LeaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

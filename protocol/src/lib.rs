@@ -5,7 +5,8 @@
 //!
 //! | concern | file |
 //! |---|---|
-//! | what things are called | [`ids`], [`buffer`] |
+//! | what things are called | [`ids`], [`buffer`], [`set`] |
+//! | what a broker signs, for the next one to believe | [`receipt`] |
 //! | how a "no" reads | [`refusal`] |
 //! | what is said, as types | [`message`] |
 //! | what is said, as bytes, and the rules of the conversation | `proto/handoff.proto` |
@@ -18,18 +19,22 @@ pub mod codec;
 pub mod ids;
 pub mod limits;
 pub mod message;
+pub mod receipt;
 pub mod refusal;
+pub mod set;
 pub mod socket;
 #[cfg(feature = "tokio")]
 pub mod socket_tokio;
 mod wire;
 
-pub use buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Tensor};
+pub use buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Order, Tensor};
 pub use ids::{
-    BootTag, BufferId, BufferName, DeviceUuid, GroupKey, GroupName, IdError, LeaseId, Namespace, PodName,
-    PodRef, PodUid, SlotId,
+    BootTag, BufferId, BufferName, DeviceUuid, GroupKey, GroupName, IdError, Instance, LeaseId, Namespace,
+    PodName, PodRef, PodUid, Seat, SlotId,
 };
+pub use receipt::Receipt;
 pub use refusal::{Code, Compared, Refusal};
+pub use set::{SetInfo, SetPart, SetRef};
 
 /// Version of the wire protocol that this build speaks: (major, minor).
 ///

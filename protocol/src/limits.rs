@@ -6,7 +6,7 @@
 pub const MESSAGE_BYTES: usize = 64 * 1024;
 /// Most descriptors in one packet. More is `DESCRIPTOR_COUNT`; the kernel's own limit is 253.
 pub const MESSAGE_DESCRIPTORS: usize = 64;
-/// Most items (publications, acquisitions, releases) in one packet.
+/// Most items (publications, acquisitions, releases, claims, keepsakes, ids to forget) in one packet.
 pub const MESSAGE_ITEMS: usize = 64;
 
 /// Longest namespace, in bytes (a DNS label).
@@ -31,6 +31,18 @@ pub const DTYPE_BYTES: usize = 32;
 pub const METADATA_BYTES: usize = 1024;
 /// Size of a legacy handle, in bytes.
 pub const LEGACY_HANDLE_BYTES: usize = 64;
+/// Most buffers in one set.
+pub const SET_BUFFERS: u32 = 65_536;
+/// Most seats of one buffer's order.
+pub const SEATS: u32 = 1_024;
+/// Values of timeline words stay below this one. It marks a peer that died, and satisfies every wait.
+pub const ORDER_VALUES: u64 = 1 << 62;
+/// Longest receipt, in bytes.
+pub const RECEIPT_BYTES: usize = 4_096;
+/// Size of a receipt's MAC, in bytes.
+pub const RECEIPT_MAC_BYTES: usize = 32;
+/// Longest container id in a receipt, in bytes.
+pub const CONTAINER_BYTES: usize = 128;
 /// Most compared values in a refusal.
 pub const REFUSAL_COMPARED: usize = 4;
 /// Longest text in a refusal, in bytes.

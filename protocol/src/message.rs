@@ -5,9 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::{BufferFacts, BufferInfo};
-use crate::ids::{BootTag, BufferId, BufferName, GroupKey, LeaseId, PodRef};
+use crate::ids::{BootTag, BufferId, BufferName, DeviceUuid, GroupKey, Instance, LeaseId, PodRef, Seat};
 use crate::limits;
+use crate::receipt::Receipt;
 use crate::refusal::Refusal;
+use crate::set::{SetInfo, SetPart};
+
+mod event;
+mod sidecar;
+
+pub use event::{EndReason, Event, SeatEnd};
+pub use sidecar::{Keepsake, SidecarBody, SidecarMessage, SlotBody, SlotMessage};
 
 /// The number that ties an answer to its request. 0 marks what nobody asked for.
 pub type RequestId = u64;
@@ -45,12 +53,32 @@ pub enum ClientBody {
     },
     /// Publish buffers.
     Publish(Vec<Publication>),
+    /// Publish a part of a set.
+    PublishSet {
+        /// Which part.
+        part: SetPart,
+        /// Its buffers.
+        items: Vec<Publication>,
+    },
     /// Acquire leases.
     Acquire {
         /// What is wanted.
         items: Vec<Wanted>,
         /// How long to wait for what is not there yet; zero: do not wait.
         wait: Duration,
+        /// Where it will be mapped; `None`: any GPU of the pod.
+        device: Option<DeviceUuid>,
+    },
+    /// Acquire leases of all buffers of a set.
+    AcquireSet {
+        /// The set.
+        name: BufferName,
+        /// Only a generation above this one will do; 0: any.
+        newer_than: u64,
+        /// How long to wait for it; zero: do not wait.
+        wait: Duration,
+        /// Where it will be mapped; `None`: any GPU of the pod.
+        device: Option<DeviceUuid>,
     },
     /// Give leases back.
     Release(Vec<LeaseId>),
@@ -68,6 +96,8 @@ pub enum ClientBody {
         /// The request that made it.
         request: RequestId,
     },
+    /// Claim what another broker gave.
+    Reattach(Vec<Claim>),
 }
 
 /// A buffer to publish.
@@ -77,6 +107,15 @@ pub struct Publication {
     pub facts: BufferFacts,
     /// Its memory.
     pub carrier: Carrier,
+}
+
+/// A buffer or lease that another broker gave this process.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// What proves it.
+    pub receipt: Receipt,
+    /// The buffer's descriptor, where the broker asked for it.
+    pub descriptor: Option<Arc<OwnedFd>>,
 }
 
 /// A buffer that is wanted.
@@ -115,6 +154,13 @@ pub enum BrokerBody {
     Published(Vec<Result<PublishedAs, Refusal>>),
     /// Outcomes of an acquire, in order of its items.
     Acquired(Vec<Result<Grant, Refusal>>),
+    /// All buffers of a set, in order of their index.
+    AcquiredSet {
+        /// The set.
+        set: SetInfo,
+        /// Its buffers.
+        grants: Vec<Grant>,
+    },
     /// Outcomes of a release, in order of its items.
     Released(Vec<Result<(), Refusal>>),
     /// Outcome of a retire: the leases that were left at that moment.
@@ -123,6 +169,8 @@ pub enum BrokerBody {
     Event(Event),
     /// A watch ended on request.
     Cancelled,
+    /// Outcomes of a reattach, in order of its items.
+    Reattached(Vec<Result<Reattached, Refusal>>),
     /// The request as a whole, or the connection, is refused.
     Refused(Refusal),
 }
@@ -140,15 +188,19 @@ pub struct Welcome {
     pub boot: BootTag,
     /// Whether this node's driver passed the self-test of the process-number word of legacy handles.
     pub legacy_pid_word_proven: bool,
+    /// Which broker this is.
+    pub instance: Instance,
 }
 
 /// What a buffer was published as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedAs {
     /// Its identity.
     pub id: BufferId,
     /// Its version, see [`BufferInfo::generation`].
     pub generation: u64,
+    /// What its owner shows to another broker; `None`: this broker's end will end the buffer.
+    pub receipt: Option<Receipt>,
 }
 
 /// A lease was given.
@@ -157,118 +209,22 @@ pub struct Grant {
     /// The lease.
     pub lease: LeaseId,
     /// The buffer.
-    pub buffer: BufferInfo,
+    pub buffer: Arc<BufferInfo>,
     /// Its memory.
     pub carrier: Carrier,
     /// Legacy only: the importer's process number equals the handle's, so that word must be rewritten first.
     pub rewrite_pid_word: bool,
+    /// What its holder shows to another broker; `None`: this broker's end will end the lease.
+    pub receipt: Option<Receipt>,
+    /// Its seat, where the buffer has an order.
+    pub seat: Option<Seat>,
 }
 
-/// Something that happened to a buffer of the group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// It was published (or was there when the watch began).
-    Appeared(Arc<BufferInfo>),
-    /// All that was there when the watch began has been told.
-    SnapshotDone,
-    /// It takes no new leases; holders are asked to release in time.
-    Retiring {
-        /// The buffer.
-        id: BufferId,
-        /// Time left.
-        deadline: Duration,
-    },
-    /// It ended, and leases are left that pin its memory.
-    Orphaned {
-        /// The buffer.
-        id: BufferId,
-        /// Why it ended.
-        reason: EndReason,
-        /// Leases left.
-        leases: u32,
-    },
-    /// It ended, and the broker has closed what it held of it.
-    Gone {
-        /// The buffer.
-        id: BufferId,
-        /// Why it ended.
-        reason: EndReason,
-    },
-}
-
-/// Why a buffer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EndReason {
-    /// Its owner retired or revoked it.
-    Retired,
-    /// Its owner closed its connection.
-    OwnerClosed,
-    /// Its owner's process died.
-    OwnerDied,
-    /// Its owner's pod left the node.
-    MemberLeft,
-    /// A reason that this build does not know.
-    Other,
-}
-
-impl EndReason {
-    /// The reason in words, as metrics and logs write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Retired => "retired",
-            Self::OwnerClosed => "owner-closed",
-            Self::OwnerDied => "owner-died",
-            Self::MemberLeft => "member-left",
-            Self::Other => "other",
-        }
-    }
-}
-
-/// Sidecar to broker.
-#[derive(Debug)]
-pub struct SidecarMessage {
-    /// Number of the request; not 0.
-    pub request: RequestId,
-    /// What is said.
-    pub body: SidecarBody,
-}
-
-/// What a sidecar says.
-#[derive(Debug)]
-pub enum SidecarBody {
-    /// The first message of a connection.
-    Hello {
-        /// The version that the sidecar speaks.
-        version: Version,
-    },
-    /// An application's accepted connection.
-    HandOn(OwnedFd),
-}
-
-/// Broker to sidecar.
-#[derive(Debug, Clone)]
-pub struct SlotMessage {
-    /// The request that this answers, or 0.
-    pub request: RequestId,
-    /// What is said.
-    pub body: SlotBody,
-}
-
-/// What the broker says to a sidecar.
-#[derive(Debug, Clone)]
-pub enum SlotBody {
-    /// The answer to a hello: whose door this is.
-    Welcome {
-        /// The version that the broker speaks.
-        version: Version,
-        /// The pod that the slot is bound to.
-        pod: PodRef,
-        /// Its group.
-        group: GroupKey,
-    },
-    /// Whether the connection handed on is served.
-    HandedOn(Result<(), Refusal>),
-    /// The message as a whole, or the connection, is refused.
-    Refused(Refusal),
+/// What became of a claim that was not refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reattached {
+    /// It is as before.
+    Restored,
+    /// The buffer is as before once the claim comes again with the buffer's descriptor.
+    DescriptorWanted,
 }

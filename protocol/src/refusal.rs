@@ -87,10 +87,20 @@ codes! {
     NotOwner = 25, "NOT_OWNER", "let the process that published the buffer do it";
     /// Another pod of the group holds that name.
     NameTaken = 26, "NAME_TAKEN", "choose another name, or let its owner retire it first";
+    /// A part of the set was refused or did not come in its order, so nothing of the set is published.
+    SetBroken = 27, "SET_BROKEN", "look at the refusal of the item that broke the set, then publish the set again from its first buffer";
+    /// Every seat of the buffer's order is taken.
+    NoSeat = 28, "NO_SEAT", "acquire again when a holder has released, or let the owner publish with more seats";
+    /// The peer whose GPU should have written the word died.
+    PeerDied = 29, "PEER_DIED", "do not use what the work that waited has produced; release, and acquire from the peer's successor";
     /// The importing pod holds no GPU that reaches the memory.
     NoPeerAccess = 30, "NO_PEER_ACCESS", "give both pods the same GPU, or GPUs with P2P access to each other";
     /// Exporter and importer have the same process number, which legacy handles cannot stand.
     PidCollision = 31, "PID_COLLISION", "publish as vmm, or give the pods different process numbers";
+    /// The importing container does not have the device node of the GPU that holds the memory.
+    GpuNotReachable = 32, "GPU_NOT_REACHABLE", "give the importing container the device node of that GPU, or both pods the same GPU";
+    /// The memory is on another MIG instance.
+    MigIsolated = 33, "MIG_ISOLATED", "give both pods the same MIG instance: no memory is shared between two";
     /// The policy does not allow it.
     PolicyDenied = 40, "POLICY_DENIED", "ask the node's administrator to allow it in the policy";
     /// The member holds as many buffers as it may.
@@ -105,14 +115,24 @@ codes! {
     TooManyRequests = 45, "TOO_MANY_REQUESTS", "wait for answers before asking again";
     /// The member has as many connections as it may.
     TooManyConnections = 46, "TOO_MANY_CONNECTIONS", "share one connection in a process";
+    /// Too many descriptors for the member are under way and unread.
+    QuotaInFlight = 47, "QUOTA_IN_FLIGHT", "read the answers that are under way before acquiring more";
+    /// Descriptors of the member crashed or hung a GPU worker too often.
+    MemberSuspended = 48, "MEMBER_SUSPENDED", "restart the pod; if it comes again, look at the node's GPU and at what the pod exports";
     /// The peer's identity could not be established beyond doubt.
     PeerUnknown = 50, "PEER_UNKNOWN", "connect from a live process of the pod itself";
     /// What was handed on is no connected SOCK_SEQPACKET socket.
     NotAConnection = 51, "NOT_A_CONNECTION", "hand on only what accept returned on the pod's socket";
+    /// Another process than the one that connected speaks on the connection.
+    Forked = 52, "FORKED", "connect anew in the child process: rights do not pass over a fork";
+    /// The receipt is not one that this node signed since it booted.
+    ReceiptInvalid = 53, "RECEIPT_INVALID", "publish or acquire anew: receipts are of one node and do not outlive its boot";
     /// The GPU worker did not answer in time.
     WorkerTimeout = 60, "GPU_WORKER_TIMEOUT", "try again; if it stays, look at the node's GPU (nvidia-smi, dmesg)";
     /// The GPU worker could not be started or died.
     WorkerFailed = 61, "GPU_WORKER_FAILED", "look at the node daemon's log: it names what the driver answered";
+    /// The GPU that holds the memory is lost.
+    GpuLost = 62, "GPU_LOST", "reset or replace the GPU (nvidia-smi, dmesg), then publish anew";
     /// The node daemon cannot be reached.
     BrokerUnavailable = 70, "BROKER_UNAVAILABLE", "check that the node daemon runs on this node";
     /// The node daemon is stopping.

@@ -169,7 +169,7 @@ impl Uplink {
         match answer.map_err(|_| UplinkError::TooSlow)??.body {
             SlotBody::Welcome { pod, group, .. } => info!(%pod, %group, "the daemon is there"),
             SlotBody::Refused(refusal) => return Err(UplinkError::Refused(refusal)),
-            SlotBody::HandedOn(_) => return Err(UplinkError::Strange),
+            _ => return Err(UplinkError::Strange),
         }
         self.link = self.opening.take().map(|o| o.link);
         self.pause = limits::RETRY_FIRST;
@@ -186,7 +186,7 @@ impl Uplink {
             message = receive(link, &mut self.buffer) => match message? {
                 SlotMessage { request, body: SlotBody::HandedOn(outcome) } => self.answered(request, outcome),
                 SlotMessage { body: SlotBody::Refused(refusal), .. } => return Err(UplinkError::Refused(refusal)),
-                SlotMessage { body: SlotBody::Welcome { .. }, .. } => return Err(UplinkError::Strange),
+                _ => return Err(UplinkError::Strange),
             },
             sent = send(link, self.unsent.as_ref()) => {
                 sent.map_err(UplinkError::Talk)?;
@@ -235,7 +235,8 @@ async fn send(link: &AsyncSeqPacket, unsent: Option<&(RequestId, Outgoing)>) -> 
 
 async fn receive(link: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<SlotMessage, UplinkError> {
     let frame = link.recv(buffer).await.map_err(UplinkError::Talk)?.ok_or(UplinkError::Ended)?;
-    codec::decode_slot(frame).map_err(UplinkError::Refused)
+    let (message, _more) = codec::decode_slot(frame).map_err(UplinkError::Refused)?;
+    Ok(message)
 }
 
 #[cfg(test)]

@@ -212,7 +212,7 @@ impl State {
                 }
                 let joined = match so_far.take() {
                     None => Ok(message.body),
-                    Some(first) => codec::join(first, message.body),
+                    Some(first) => codec::join(first, message.body, more),
                 };
                 match joined {
                     Ok(body) => *so_far = Some(body),
@@ -283,7 +283,7 @@ mod tests {
         let (mut state, memory) = (State::new(), Memory::new(Box::new(Pretender::default())));
         let request = state.open(Slot::answer()).unwrap();
         let part = |random| {
-            let receipt = PublishedAs { id: id(random), generation: 1 };
+            let receipt = PublishedAs { id: id(random), generation: 1, receipt: None };
             BrokerMessage { request, body: BrokerBody::Published(vec![Ok(receipt)]) }
         };
         assert!(state.dispatch(part(1), true, &memory).is_none());

@@ -87,8 +87,9 @@ fn an_answer_in_several_packets_is_joined() {
         let long = || {
             Refusal::new(Code::QuotaBytes).compared_with(&"w".repeat(380), "x".repeat(380), "y".repeat(380))
         };
-        let outcomes =
-            (0..60).map(|n| if n == 5 { Ok(PublishedAs { id: id(5), generation: 3 }) } else { Err(long()) });
+        let outcomes = (0..60).map(|n| {
+            if n == 5 { Ok(PublishedAs { id: id(5), generation: 3, receipt: None }) } else { Err(long()) }
+        });
         fake.say(request, BrokerBody::Published(outcomes.collect()));
         let published = publish.join().unwrap();
         assert_eq!(published.len(), 60);
@@ -112,7 +113,10 @@ fn what_cannot_be_exported_does_not_hold_up_the_rest() {
         let (request, body) = fake.expect();
         let ClientBody::Publish(items) = body else { panic!("{body:?}") };
         assert_eq!((items[0].facts.offset, items[0].facts.size), (4096, 100));
-        fake.say(request, BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1 })]));
+        fake.say(
+            request,
+            BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1, receipt: None })]),
+        );
         let outcomes = publish.join().unwrap();
         assert_eq!(outcomes[0].as_ref().unwrap_err().code(), Some(Code::NotExportable));
         assert_eq!(outcomes[1].as_ref().unwrap().name().as_str(), "good");
@@ -128,7 +132,10 @@ fn a_retire_gives_the_leases_left_or_the_refusal() {
             let publish =
                 scope.spawn(|| client.publish(Buffer::named("w").unwrap().exported(exported())).unwrap());
             let (request, _) = fake.expect();
-            fake.say(request, BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1 })]));
+            fake.say(
+                request,
+                BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1, receipt: None })]),
+            );
             let published = publish.join().unwrap();
             let retire = scope.spawn(|| published.retire(Duration::from_secs(5)));
             let (request, body) = fake.expect();
@@ -198,7 +205,7 @@ fn a_late_grant_is_given_back() {
     let (client, mut fake, pretender) = connected();
     let connection = &client.shared.connection;
     let wanted = Wanted { target: Target::Id(id(1)), newer_than: 0 };
-    let body = ClientBody::Acquire { items: vec![wanted], wait: Duration::ZERO };
+    let body = ClientBody::Acquire { items: vec![wanted], wait: Duration::ZERO, device: None };
     let error = connection.call(body, Instant::now() + Duration::from_millis(10)).unwrap_err();
     assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
     let (request, _) = fake.expect();
@@ -228,7 +235,7 @@ fn what_is_published_too_late_is_revoked() {
     assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
     let (request, _) = fake.expect();
     assert!(matches!(fake.expect().1, ClientBody::Cancel { request: it } if it == request));
-    let published = |random| Ok(PublishedAs { id: id(random), generation: 1 });
+    let published = |random| Ok(PublishedAs { id: id(random), generation: 1, receipt: None });
     let outcomes = vec![published(1), Err(Refusal::new(Code::QuotaBytes)), published(2)];
     fake.say(request, BrokerBody::Published(outcomes));
     expect_revoked(&mut fake, 1);
@@ -243,7 +250,7 @@ fn when_a_later_packet_of_publications_fails_the_earlier_ones_are_revoked() {
         let publish = scope.spawn(|| client.publish_many(many).unwrap_err());
         let (request, _) = fake.expect();
         let mut outcomes: Vec<_> = (0..64).map(|_| Err(Refusal::new(Code::QuotaBytes))).collect();
-        outcomes[7] = Ok(PublishedAs { id: id(7), generation: 1 });
+        outcomes[7] = Ok(PublishedAs { id: id(7), generation: 1, receipt: None });
         fake.say(request, BrokerBody::Published(outcomes));
         let (request, _) = fake.expect();
         fake.say(request, BrokerBody::Refused(Refusal::new(Code::Malformed)));

@@ -9,7 +9,7 @@ use gpu_handoff_protocol::message::{
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::{
-    BootTag, BufferInfo, GroupKey, LeaseId, PROTOCOL_VERSION, PodRef, Refusal, codec,
+    BootTag, BufferInfo, GroupKey, Instance, LeaseId, PROTOCOL_VERSION, PodRef, Refusal, codec,
 };
 use rustix::event::PollFlags;
 use std::os::fd::AsFd;
@@ -140,6 +140,7 @@ pub(super) fn welcome() -> Welcome {
         group: GroupKey { namespace: "ml".parse().unwrap(), name: "llama".parse().unwrap() },
         boot: BootTag(7),
         legacy_pid_word_proven: false,
+        instance: Instance::from_bytes([3; 16]),
     }
 }
 
@@ -153,7 +154,14 @@ pub(super) fn connected() -> (Client, Fake, Pretender) {
 /// A grant whose descriptor is this file.
 pub(super) fn grant_of(lease: u64, buffer: BufferInfo, file: &std::fs::File) -> Result<Grant, Refusal> {
     let carrier = Carrier::Descriptor(Arc::new(file.try_clone().unwrap().into()));
-    Ok(Grant { lease: LeaseId(lease), buffer, carrier, rewrite_pid_word: false })
+    Ok(Grant {
+        lease: LeaseId(lease),
+        buffer: Arc::new(buffer),
+        carrier,
+        rewrite_pid_word: false,
+        receipt: None,
+        seat: None,
+    })
 }
 
 pub(super) fn grant(lease: u64, buffer: BufferInfo) -> Result<Grant, Refusal> {

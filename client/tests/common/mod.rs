@@ -16,7 +16,8 @@ use gpu_handoff_protocol::message::{
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
 use gpu_handoff_protocol::{
-    BootTag, BufferId, BufferInfo, Code, GroupKey, LeaseId, PROTOCOL_VERSION, PodRef, Refusal, codec,
+    BootTag, BufferId, BufferInfo, Code, GroupKey, Instance, LeaseId, PROTOCOL_VERSION, PodRef, Refusal,
+    codec,
 };
 use rustix::event::PollFlags;
 
@@ -134,6 +135,7 @@ impl Group {
                 group: GroupKey { namespace: "ml".parse().unwrap(), name: "group".parse().unwrap() },
                 boot: BootTag(1),
                 legacy_pid_word_proven: true,
+                instance: Instance::from_bytes([3; 16]),
             }),
             ClientBody::Publish(items) => {
                 BrokerBody::Published(items.into_iter().map(|item| Ok(self.publish(item))).collect())
@@ -150,15 +152,18 @@ impl Group {
                 self.retire(id, deadline);
                 BrokerBody::Retired(Ok(u32::try_from(self.leases.load(Ordering::SeqCst)).unwrap()))
             }
-            ClientBody::Watch | ClientBody::Cancel { .. } => return None,
+            _ => return None,
         })
     }
 
     fn publish(&self, Publication { facts, carrier }: Publication) -> PublishedAs {
         let mut buffers = self.buffers.lock().unwrap();
         let id = BufferId { boot: BootTag(1), random: buffers.len() as u128 };
-        buffers.push((BufferInfo { id, generation: 1, owner: pod(), verified: false, facts }, carrier));
-        PublishedAs { id, generation: 1 }
+        buffers.push((
+            BufferInfo { id, generation: 1, owner: pod(), verified: false, facts, set: None },
+            carrier,
+        ));
+        PublishedAs { id, generation: 1, receipt: None }
     }
 
     fn acquire(&self, wanted: &Wanted) -> Result<Grant, Refusal> {
@@ -167,7 +172,14 @@ impl Group {
         let found = buffers.iter().find(|(buffer, _)| buffer.facts.name == *name);
         let (buffer, carrier) = found.cloned().ok_or(Refusal::new(Code::NotFound))?;
         let lease = LeaseId(self.leases.fetch_add(1, Ordering::SeqCst));
-        Ok(Grant { lease, buffer, carrier, rewrite_pid_word: false })
+        Ok(Grant {
+            lease,
+            buffer: Arc::new(buffer),
+            carrier,
+            rewrite_pid_word: false,
+            receipt: None,
+            seat: None,
+        })
     }
 
     fn retire(&self, id: BufferId, deadline: Duration) {

@@ -36,6 +36,10 @@ impl Told {
                 leases: Some(*leases),
                 ..told("orphaned", Some(id.to_string()))
             },
+            Event::Seated { id, .. } => told("seated", Some(id.to_string())),
+            Event::Unseated { id, how, .. } => {
+                Self { reason: Some(how.as_str().to_owned()), ..told("unseated", Some(id.to_string())) }
+            }
             Event::Gone { id, reason } => {
                 Self { reason: Some(reason.as_str().to_owned()), ..told("gone", Some(id.to_string())) }
             }

@@ -127,7 +127,7 @@ impl Taker {
     }
 
     fn acquire(&mut self, items: Vec<Wanted>, done: &mut HandedOff) -> anyhow::Result<Vec<LeaseId>> {
-        let outcomes = match self.ask(ClientBody::Acquire { items, wait: Duration::ZERO })? {
+        let outcomes = match self.ask(ClientBody::Acquire { items, wait: Duration::ZERO, device: None })? {
             BrokerBody::Acquired(outcomes) => outcomes,
             other => bail!("an acquire was answered by {other:?}"),
         };
@@ -177,7 +177,7 @@ impl Taker {
                 BrokerBody::Refused(refusal) => bail!("refused: {refusal}"),
                 body if message.request == request => {
                     let answer = match begun.take() {
-                        Some(first) => codec::join(first, body)?,
+                        Some(first) => codec::join(first, body, more)?,
                         None => body,
                     };
                     if !more {

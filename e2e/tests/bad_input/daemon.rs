@@ -180,7 +180,7 @@ fn a_stop_is_told_to_everybody() -> anyhow::Result<()> {
         (0..5).map(|_| Client::greeted(&place.door())).collect::<Result<_, _>>()?;
     // One waits, one watches, one has not said hello, one is a sidecar.
     let items = vec![Wanted { target: Target::Name("never".parse()?), newer_than: 0 }];
-    clients[0].begin(ClientBody::Acquire { items, wait: Duration::from_secs(60) })?;
+    clients[0].begin(ClientBody::Acquire { items, wait: Duration::from_secs(60), device: None })?;
     clients[1].begin(ClientBody::Watch)?;
     let silent = Client::connect(&place.door())?;
     let rough = Sidecar::greeted(&place.slot())?;
@@ -269,7 +269,10 @@ fn a_stop_in_the_middle_of_a_flood() -> anyhow::Result<()> {
     let items = vec![Wanted { target: Target::Name("never".parse()?), newer_than: 0 }; 64];
     for client in &clients {
         for request in 10..100 {
-            client.say(request, ClientBody::Acquire { items: items.clone(), wait: Duration::ZERO })?;
+            client.say(
+                request,
+                ClientBody::Acquire { items: items.clone(), wait: Duration::ZERO, device: None },
+            )?;
         }
     }
     scene.stop_plugin_first()?;

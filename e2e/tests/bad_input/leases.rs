@@ -35,7 +35,11 @@ fn acquire_of_what_is_not_there() -> anyhow::Result<()> {
         refused_with(client.acquire(name("never")?, NOW)?, Code::NotFound);
         refused_with(client.acquire(name("never")?, Duration::from_millis(50))?, Code::WaitTimeout);
         let newer = Wanted { target: name(SOURCE)?, newer_than: u64::MAX };
-        match client.ask(ClientBody::Acquire { items: vec![newer], wait: Duration::from_millis(50) })? {
+        match client.ask(ClientBody::Acquire {
+            items: vec![newer],
+            wait: Duration::from_millis(50),
+            device: None,
+        })? {
             BrokerBody::Acquired(outcomes) => {
                 expect_code(outcomes[0].as_ref().unwrap_err(), Code::WaitTimeout)
             }
@@ -49,7 +53,7 @@ fn acquire_of_what_is_not_there() -> anyhow::Result<()> {
         // Of several, each is answered for itself.
         let wanted = |target| Wanted { target, newer_than: 0 };
         let items = vec![wanted(Target::Id(real)), wanted(Target::Id(never)), wanted(name(SOURCE)?)];
-        match client.ask(ClientBody::Acquire { items, wait: NOW })? {
+        match client.ask(ClientBody::Acquire { items, wait: NOW, device: None })? {
             BrokerBody::Acquired(outcomes) => {
                 assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
                 expect_code(outcomes[1].as_ref().unwrap_err(), Code::NotFound);
@@ -179,7 +183,7 @@ fn requests_that_wait_have_a_limit() -> anyhow::Result<()> {
         let mut client = Client::greeted(stage.rough.socket())?;
         let wait = || {
             let items = vec![Wanted { target: name("never")?, newer_than: 0 }];
-            Ok::<_, anyhow::Error>(ClientBody::Acquire { items, wait: Duration::from_secs(60) })
+            Ok::<_, anyhow::Error>(ClientBody::Acquire { items, wait: Duration::from_secs(60), device: None })
         };
         let waiting: Vec<u64> = (0..9).map(|_| client.begin(wait()?)).collect::<Result<_, _>>()?;
         let watch = client.begin(ClientBody::Watch)?;

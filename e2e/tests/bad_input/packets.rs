@@ -100,8 +100,11 @@ fn truncated_messages_are_malformed() -> anyhow::Result<()> {
         for length in 1..whole.len() {
             first(stage, whole[..length].to_vec(), Code::Malformed)?;
         }
-        let whole =
-            bytes_of(ClientBody::Acquire { items: vec![named("a")?, named("bc")?], wait: Duration::ZERO });
+        let whole = bytes_of(ClientBody::Acquire {
+            items: vec![named("a")?, named("bc")?],
+            wait: Duration::ZERO,
+            device: None,
+        });
         for length in 1..whole.len() {
             second(stage, whole[..length].to_vec(), Code::Malformed)?;
         }
@@ -150,8 +153,9 @@ fn oversized_packets_are_too_large() -> anyhow::Result<()> {
 #[test]
 fn lists_of_no_and_of_too_many_items_are_refused() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let acquire =
-            |count| Ok(ClientBody::Acquire { items: vec![named("a")?; count], wait: Duration::ZERO });
+        let acquire = |count| {
+            Ok(ClientBody::Acquire { items: vec![named("a")?; count], wait: Duration::ZERO, device: None })
+        };
         let release = |count| ClientBody::Release(vec![LeaseId(1); count]);
         second(stage, bytes_of(acquire(0).map_err(|e: anyhow::Error| e)?), Code::Malformed)?;
         second(stage, bytes_of(acquire(MESSAGE_ITEMS + 1).map_err(|e: anyhow::Error| e)?), Code::TooLarge)?;
@@ -161,7 +165,7 @@ fn lists_of_no_and_of_too_many_items_are_refused() -> anyhow::Result<()> {
         let long = Duration::from_secs(3600 * 24);
         second(
             stage,
-            bytes_of(ClientBody::Acquire { items: vec![named("a")?], wait: long }),
+            bytes_of(ClientBody::Acquire { items: vec![named("a")?], wait: long, device: None }),
             Code::TooLarge,
         )?;
         second(stage, bytes_of(ClientBody::Retire { id: nothing_such(), deadline: long }), Code::TooLarge)
@@ -191,7 +195,7 @@ fn whatever_is_no_hello_cannot_come_first_and_a_hello_comes_once() -> anyhow::Re
     Scene::start()?.run(|stage| {
         let others = [
             ClientBody::Watch,
-            ClientBody::Acquire { items: vec![named("good")?], wait: Duration::from_secs(60) },
+            ClientBody::Acquire { items: vec![named("good")?], wait: Duration::from_secs(60), device: None },
             ClientBody::Release(vec![LeaseId(0)]),
             ClientBody::Retire { id: nothing_such(), deadline: Duration::ZERO },
             ClientBody::Cancel { request: 1 },
@@ -235,6 +239,7 @@ fn request_numbers_have_rules() -> anyhow::Result<()> {
             Ok::<_, anyhow::Error>(ClientBody::Acquire {
                 items: vec![named("never")?],
                 wait: Duration::from_secs(60),
+                device: None,
             })
         };
         client.say(50, wait()?)?;

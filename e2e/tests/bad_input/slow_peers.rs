@@ -62,7 +62,7 @@ fn never_reads(client: &Client) -> anyhow::Result<u64> {
     let mut asked = 0;
     while client.say(
         10 + asked,
-        ClientBody::Acquire { items: vec![item.clone(); MESSAGE_ITEMS], wait: Duration::ZERO },
+        ClientBody::Acquire { items: vec![item.clone(); MESSAGE_ITEMS], wait: Duration::ZERO, device: None },
     )? {
         asked += 1;
         ensure!(asked < 1_000_000, "it is listened to for ever");
@@ -198,7 +198,7 @@ fn a_flood_of_requests() -> anyhow::Result<()> {
         let blind = flood(stage, |_| {
             let deaf = Client::greeted(stage.rough.socket())?;
             let names = vec![Wanted { target: Target::Name("x".parse()?), newer_than: 0 }; MESSAGE_ITEMS];
-            let ask = || ClientBody::Acquire { items: names.clone(), wait: Duration::ZERO };
+            let ask = || ClientBody::Acquire { items: names.clone(), wait: Duration::ZERO, device: None };
             for request in 10..2_000 {
                 if !deaf.say(request, ask())? {
                     break;

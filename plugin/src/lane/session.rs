@@ -210,6 +210,7 @@ impl Session<'_> {
             group: self.context.spec.group.clone(),
             boot: self.context.shared.boot,
             legacy_pid_word_proven: proven.load(std::sync::atomic::Ordering::Relaxed),
+            instance: self.context.shared.instance,
         })
     }
 
@@ -279,11 +280,17 @@ impl Session<'_> {
                 let vetted = self.context.vetting.begin(items, boot, inspector);
                 return Some((request, Box::pin(async move { Ask::Publish(vetted.await) })));
             }
-            ClientBody::Acquire { items, wait } => Ask::Acquire { items, until: after(wait) },
+            ClientBody::Acquire { items, wait, .. } => Ask::Acquire { items, until: after(wait) },
             ClientBody::Release(leases) => Ask::Release(leases),
             ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
             ClientBody::Watch => Ask::Watch,
             ClientBody::Cancel { request } => Ask::Cancel(request),
+            ClientBody::PublishSet { .. } | ClientBody::AcquireSet { .. } | ClientBody::Reattach(_) => {
+                let (wanted, found) = ("a request that this daemon serves", "another");
+                let refusal = Refusal::new(Code::Malformed).compared_with("message", wanted, found);
+                self.peer.say(&refused(request, refusal));
+                return None;
+            }
             ClientBody::Hello { .. } => {
                 self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", "one", "a second"));
                 return None;

@@ -109,10 +109,11 @@ async fn next(socket: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<Option
 
 /// Answers; a sidecar that does not read is one that is gone.
 async fn say(socket: &AsyncSeqPacket, request: u64, body: SlotBody) {
-    let packet = codec::encode_slot(&SlotMessage { request, body });
     let patience = Duration::from_millis(wire::HELLO_MS);
-    if !matches!(timeout(patience, socket.send(&packet)).await, Ok(Ok(()))) {
-        socket.end();
+    for packet in codec::encode_slot(&SlotMessage { request, body }) {
+        if !matches!(timeout(patience, socket.send(&packet)).await, Ok(Ok(()))) {
+            return socket.end();
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! A lease is given, waited for, given back.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, Target, Wanted};
-use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
 use super::publish::list;
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId};
@@ -189,13 +190,13 @@ impl Registry {
         buffer.given.insert(session);
         s.leases.insert(lease);
         s.given.insert(id);
-        let info = BufferInfo::clone(&buffer.info);
+        let info = Arc::clone(&buffer.info);
         self.leases.insert(lease, id);
         if let Some(usage) = self.usage_mut(member) {
             usage.leases += 1;
         }
         self.effects.push(Effect::Note(Note::Leased(lease, id, session)));
-        Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word })
+        Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word, receipt: None, seat: None })
     }
 
     /// Whether the session's pod can and may import the buffer, and whether its handle must be cured first.

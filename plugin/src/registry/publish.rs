@@ -35,10 +35,16 @@ impl Registry {
         };
         let generation = self.next_generation(&facts.group);
         let Vetted { id, publication, verified } = vetted;
-        let info =
-            Arc::new(BufferInfo { id, generation, owner: facts.pod, verified, facts: publication.facts });
+        let info = Arc::new(BufferInfo {
+            id,
+            generation,
+            owner: facts.pod,
+            verified,
+            facts: publication.facts,
+            set: None,
+        });
         self.insert(session, member, facts.group, info, publication.carrier);
-        Ok(PublishedAs { id, generation })
+        Ok(PublishedAs { id, generation, receipt: None })
     }
 
     fn may_publish(&self, member: MemberId, vetted: &Vetted) -> Result<(), Refusal> {

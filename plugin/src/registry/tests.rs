@@ -136,6 +136,7 @@ fn facts(name: &str, kind: Kind) -> BufferFacts {
         access: Access::ReadWrite,
         lifetime: Lifetime::Process,
         metadata: Metadata::default(),
+        order: None,
     }
 }
 

@@ -1,14 +1,15 @@
 //! Vocabulary to protobuf and back. Reading checks everything; writing cannot fail.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{check_count, malformed};
-use crate::buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Tensor};
-use crate::ids::{BufferId, DeviceUuid, GroupKey, IdError, PodRef};
+use crate::buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Order, Tensor};
+use crate::ids::{BufferId, DeviceUuid, GroupKey, IdError, Instance, PodRef};
 use crate::limits;
-use crate::message::{EndReason, Event, Version};
+use crate::message::Version;
+use crate::receipt::Receipt;
 use crate::refusal::{Code, Compared, Refusal};
+use crate::set::SetRef;
 use crate::wire;
 
 /// An identifier that does not read as one makes the packet malformed.
@@ -31,6 +32,34 @@ pub(super) fn write_version((major, minor): Version) -> Option<wire::Version> {
 
 pub(super) fn buffer_id(bytes: &[u8]) -> Result<BufferId, Refusal> {
     BufferId::from_bytes(bytes).map_err(id_refusal)
+}
+
+/// A device that must be named.
+fn device(bytes: &[u8]) -> Result<DeviceUuid, Refusal> {
+    let bytes = bytes.try_into().map_err(|_| malformed("a device uuid of 16 bytes"))?;
+    Ok(DeviceUuid::from_bytes(bytes))
+}
+
+pub(super) fn optional_device(bytes: &[u8]) -> Result<Option<DeviceUuid>, Refusal> {
+    if bytes.is_empty() { Ok(None) } else { device(bytes).map(Some) }
+}
+
+pub(super) fn write_device(device: Option<DeviceUuid>) -> Vec<u8> {
+    device.map_or_else(Vec::new, |d| d.as_bytes().to_vec())
+}
+
+pub(super) fn instance(bytes: &[u8]) -> Result<Instance, Refusal> {
+    let bytes = bytes.try_into().map_err(|_| malformed("an instance of 16 bytes"))?;
+    Ok(Instance::from_bytes(bytes))
+}
+
+/// A receipt where there may be none.
+pub(super) fn receipt(bytes: Vec<u8>) -> Result<Option<Receipt>, Refusal> {
+    if bytes.is_empty() { Ok(None) } else { Receipt::new(bytes).map(Some).map_err(id_refusal) }
+}
+
+pub(super) fn write_receipt(receipt: Option<&Receipt>) -> Vec<u8> {
+    receipt.map_or_else(Vec::new, |r| r.as_bytes().to_vec())
 }
 
 pub(super) fn pod(namespace: &str, name: &str) -> Result<PodRef, Refusal> {
@@ -71,20 +100,50 @@ pub(super) fn facts(f: wire::BufferFacts) -> Result<BufferFacts, Refusal> {
             ));
         }
     };
-    let device: [u8; 16] =
-        f.device.as_slice().try_into().map_err(|_| malformed("a device uuid of 16 bytes"))?;
+    let order = f.order.as_ref().map(order).transpose()?;
+    if order.is_some() && kind != Kind::Vmm {
+        return Err(malformed("an order with a vmm buffer only"));
+    }
     check_count("bytes of metadata", f.user_metadata.len(), limits::METADATA_BYTES, Code::TooLarge)?;
     Ok(BufferFacts {
         name: f.name.parse().map_err(id_refusal)?,
         kind,
-        device: DeviceUuid::from_bytes(device),
+        device: device(&f.device)?,
         offset: f.offset,
         size: f.size,
         allocation_size: f.allocation_size,
         access: access(f.access)?,
         lifetime: lifetime(f.lifetime)?,
         metadata: Metadata { tensor: f.tensor.map(tensor).transpose()?, user: f.user_metadata },
+        order,
     })
+}
+
+fn order(o: &wire::Order) -> Result<Order, Refusal> {
+    check_count("seats", o.seats as usize, limits::SEATS as usize, Code::TooLarge)?;
+    if o.value >= limits::ORDER_VALUES {
+        return Err(Refusal::new(Code::TooLarge).compared_with("value of an order", "below 2^62", o.value));
+    }
+    if o.first_seat_word.checked_add(o.seats).is_none() {
+        return Err(malformed("seats within a timeline"));
+    }
+    Ok(Order {
+        timeline: buffer_id(&o.timeline)?,
+        ready_word: o.ready_word,
+        value: o.value,
+        first_seat_word: o.first_seat_word,
+        seats: o.seats,
+    })
+}
+
+fn write_order(o: &Order) -> wire::Order {
+    wire::Order {
+        timeline: o.timeline.to_bytes().to_vec(),
+        ready_word: o.ready_word,
+        value: o.value,
+        first_seat_word: o.first_seat_word,
+        seats: o.seats,
+    }
 }
 
 fn access(number: i32) -> Result<Access, Refusal> {
@@ -110,6 +169,10 @@ fn tensor(t: wire::Tensor) -> Result<Tensor, Refusal> {
 }
 
 pub(super) fn write_facts(f: &BufferFacts) -> wire::BufferFacts {
+    write_facts_with(f, &f.metadata)
+}
+
+fn write_facts_with(f: &BufferFacts, metadata: &Metadata) -> wire::BufferFacts {
     let kind = match f.kind {
         Kind::Vmm => wire::Kind::Vmm,
         Kind::Legacy => wire::Kind::Legacy,
@@ -123,7 +186,7 @@ pub(super) fn write_facts(f: &BufferFacts) -> wire::BufferFacts {
         Lifetime::Process => wire::Lifetime::Process,
         Lifetime::Pod => wire::Lifetime::Pod,
     };
-    let tensor = f.metadata.tensor.as_ref().map(|t| wire::Tensor {
+    let tensor = metadata.tensor.as_ref().map(|t| wire::Tensor {
         dtype: t.dtype.clone(),
         shape: t.shape.clone(),
         strides: t.strides.clone(),
@@ -138,7 +201,8 @@ pub(super) fn write_facts(f: &BufferFacts) -> wire::BufferFacts {
         access: access.into(),
         lifetime: lifetime.into(),
         tensor,
-        user_metadata: f.metadata.user.clone(),
+        user_metadata: metadata.user.clone(),
+        order: f.order.as_ref().map(write_order),
     }
 }
 
@@ -149,17 +213,36 @@ pub(super) fn info(i: wire::BufferInfo) -> Result<BufferInfo, Refusal> {
         owner: pod(&i.owner_namespace, &i.owner_name)?,
         verified: i.verified,
         facts: facts(i.facts.ok_or_else(|| malformed("the facts of a buffer"))?)?,
+        set: i.set.map(set_ref).transpose()?,
     })
 }
 
+fn set_ref(r: wire::SetRef) -> Result<SetRef, Refusal> {
+    check_count("buffers of a set", r.total as usize, limits::SET_BUFFERS as usize, Code::TooLarge)?;
+    if r.index >= r.total {
+        return Err(malformed("an index within the set"));
+    }
+    Ok(SetRef { name: r.name.parse().map_err(id_refusal)?, index: r.index, total: r.total })
+}
+
 pub(super) fn write_info(i: &BufferInfo) -> wire::BufferInfo {
+    write_info_with(i, &i.facts.metadata)
+}
+
+/// A buffer with other metadata than its own.
+pub(super) fn write_info_with(i: &BufferInfo, metadata: &Metadata) -> wire::BufferInfo {
     wire::BufferInfo {
         id: i.id.to_bytes().to_vec(),
         generation: i.generation,
         owner_namespace: i.owner.namespace.to_string(),
         owner_name: i.owner.name.to_string(),
         verified: i.verified,
-        facts: Some(write_facts(&i.facts)),
+        facts: Some(write_facts_with(&i.facts, metadata)),
+        set: i.set.as_ref().map(|r| wire::SetRef {
+            name: r.name.to_string(),
+            index: r.index,
+            total: r.total,
+        }),
     }
 }
 
@@ -187,60 +270,4 @@ pub(super) fn write_refusal(r: &Refusal) -> wire::Refusal {
             .collect(),
         remedy: r.own_remedy().unwrap_or_default().to_owned(),
     }
-}
-
-fn reason(number: i32) -> EndReason {
-    match wire::EndReason::try_from(number) {
-        Ok(wire::EndReason::Retired) => EndReason::Retired,
-        Ok(wire::EndReason::OwnerClosed) => EndReason::OwnerClosed,
-        Ok(wire::EndReason::OwnerDied) => EndReason::OwnerDied,
-        Ok(wire::EndReason::MemberLeft) => EndReason::MemberLeft,
-        Ok(wire::EndReason::Unspecified) | Err(_) => EndReason::Other,
-    }
-}
-
-fn write_reason(reason: EndReason) -> i32 {
-    match reason {
-        EndReason::Retired => wire::EndReason::Retired,
-        EndReason::OwnerClosed => wire::EndReason::OwnerClosed,
-        EndReason::OwnerDied => wire::EndReason::OwnerDied,
-        EndReason::MemberLeft => wire::EndReason::MemberLeft,
-        EndReason::Other => wire::EndReason::Unspecified,
-    }
-    .into()
-}
-
-pub(super) fn event(e: wire::Event) -> Result<Event, Refusal> {
-    use wire::event::Body;
-    Ok(match e.body.ok_or_else(|| malformed("an event that this version knows"))? {
-        Body::Appeared(i) => Event::Appeared(Arc::new(info(i)?)),
-        Body::SnapshotDone(wire::SnapshotDone {}) => Event::SnapshotDone,
-        Body::Retiring(r) => {
-            Event::Retiring { id: buffer_id(&r.id)?, deadline: Duration::from_millis(r.deadline_ms) }
-        }
-        Body::Gone(g) => Event::Gone { id: buffer_id(&g.id)?, reason: reason(g.reason) },
-        Body::Orphaned(o) => {
-            Event::Orphaned { id: buffer_id(&o.id)?, reason: reason(o.reason), leases: o.leases }
-        }
-    })
-}
-
-pub(super) fn write_event(e: &Event) -> wire::Event {
-    use wire::event::Body;
-    let body = match e {
-        Event::Appeared(i) => Body::Appeared(write_info(i)),
-        Event::SnapshotDone => Body::SnapshotDone(wire::SnapshotDone {}),
-        Event::Retiring { id, deadline } => {
-            Body::Retiring(wire::Retiring { id: id.to_bytes().to_vec(), deadline_ms: millis(*deadline) })
-        }
-        Event::Gone { id, reason } => {
-            Body::Gone(wire::Gone { id: id.to_bytes().to_vec(), reason: write_reason(*reason) })
-        }
-        Event::Orphaned { id, reason, leases } => Body::Orphaned(wire::Orphaned {
-            id: id.to_bytes().to_vec(),
-            reason: write_reason(*reason),
-            leases: *leases,
-        }),
-    };
-    wire::Event { body: Some(body) }
 }

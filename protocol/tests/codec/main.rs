@@ -8,5 +8,6 @@ mod limits;
 mod parts;
 mod print;
 mod proto;
+mod receipts;
 mod roundtrip;
 mod strategies;

@@ -6,7 +6,7 @@ use gpu_handoff_protocol::codec::{decode_broker, encode_broker, join};
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, Grant};
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferInfo, Code, DeviceUuid, Kind, LeaseId, Lifetime, Metadata,
-    PodRef, Refusal, Tensor, limits,
+    Order, PodRef, Receipt, Refusal, Seat, SetRef, Tensor, limits,
 };
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ use crate::roundtrip::carry_all;
 use crate::strategies::{grant, memfd, refusal};
 
 /// The largest grant there can be.
-fn largest(number: u64) -> Grant {
+pub(crate) fn largest(number: u64) -> Grant {
     let facts = BufferFacts {
         name: "n".repeat(limits::BUFFER_NAME_BYTES).parse().unwrap(),
         kind: Kind::Vmm,
@@ -33,18 +33,32 @@ fn largest(number: u64) -> Grant {
             }),
             user: vec![0xff; limits::METADATA_BYTES],
         },
+        order: Some(Order {
+            timeline: BufferId { boot: BootTag(u64::MAX), random: u128::MAX },
+            ready_word: u32::MAX,
+            value: limits::ORDER_VALUES - 1,
+            first_seat_word: u32::MAX - limits::SEATS,
+            seats: limits::SEATS,
+        }),
     };
     let owner = PodRef {
         namespace: "s".repeat(limits::NAMESPACE_BYTES).parse().unwrap(),
         name: "p".repeat(limits::POD_NAME_BYTES).parse().unwrap(),
     };
     let id = BufferId { boot: BootTag(u64::MAX), random: u128::MAX };
-    let buffer = BufferInfo { id, generation: u64::MAX, owner, verified: true, facts };
+    let set = Some(SetRef {
+        name: "t".repeat(limits::BUFFER_NAME_BYTES).parse().unwrap(),
+        index: limits::SET_BUFFERS - 1,
+        total: limits::SET_BUFFERS,
+    });
+    let buffer = Arc::new(BufferInfo { id, generation: u64::MAX, owner, verified: true, facts, set });
     Grant {
         lease: LeaseId(u64::MAX - number),
         buffer,
         carrier: Carrier::Descriptor(Arc::new(memfd())),
         rewrite_pid_word: true,
+        receipt: Some(Receipt::new(vec![0xff; limits::RECEIPT_BYTES]).unwrap()),
+        seat: Some(Seat(u32::MAX)),
     }
 }
 
@@ -110,9 +124,13 @@ fn an_answer_without_items_is_one_packet() {
 #[test]
 fn parts_of_different_answers_do_not_join() {
     let part = |body| BrokerMessage { request: 1, body }.body;
-    let refused = join(part(BrokerBody::Published(vec![])), part(BrokerBody::Released(vec![]))).unwrap_err();
+    let refused =
+        join(part(BrokerBody::Published(vec![])), part(BrokerBody::Released(vec![])), false).unwrap_err();
     assert_eq!(refused.code(), Code::Malformed);
-    assert_eq!(join(BrokerBody::Cancelled, BrokerBody::Cancelled).unwrap_err().code(), Code::Malformed);
+    assert_eq!(
+        join(BrokerBody::Cancelled, BrokerBody::Cancelled, false).unwrap_err().code(),
+        Code::Malformed
+    );
 }
 
 #[test]

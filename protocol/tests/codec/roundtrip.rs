@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::codec::{
     Frame, Outgoing, decode_broker, decode_client, decode_sidecar, decode_slot, encode_broker, encode_client,
-    encode_sidecar, encode_slot, join,
+    encode_sidecar, encode_slot, join, join_slot,
 };
-use gpu_handoff_protocol::message::{BrokerMessage, ClientBody, ClientMessage, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerMessage, ClientBody, ClientMessage, SlotMessage, Target, Wanted};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::{BootTag, BufferId};
 use proptest::prelude::*;
@@ -32,7 +32,24 @@ pub(crate) fn carry_all(packets: &[Outgoing]) -> BrokerMessage {
             None => part,
             Some(first) => {
                 assert_eq!(first.request, part.request);
-                BrokerMessage { request: part.request, body: join(first.body, part.body).unwrap() }
+                BrokerMessage { request: part.request, body: join(first.body, part.body, more).unwrap() }
+            }
+        });
+    }
+    whole.unwrap()
+}
+
+/// The same for what the broker says to a sidecar.
+pub(crate) fn carry_all_to_sidecar(packets: &[Outgoing]) -> SlotMessage {
+    let mut whole: Option<SlotMessage> = None;
+    for (i, packet) in packets.iter().enumerate() {
+        let (part, more) = decode_slot(carry(packet)).unwrap();
+        assert_eq!(more, i + 1 < packets.len());
+        whole = Some(match whole {
+            None => part,
+            Some(first) => {
+                assert_eq!(first.request, part.request);
+                SlotMessage { request: part.request, body: join_slot(first.body, part.body).unwrap() }
             }
         });
     }
@@ -55,15 +72,15 @@ proptest! {
     }
 
     #[test]
-    fn what_a_sidecar_says(message in sidecar()) {
+    fn what_a_sidecar_says(message in sidecar(12)) {
         let said = message.print();
         let read = decode_sidecar(carry(&encode_sidecar(message))).unwrap();
         prop_assert_eq!(read.print(), said);
     }
 
     #[test]
-    fn what_the_broker_says_to_a_sidecar(message in slot()) {
-        let read = decode_slot(carry(&encode_slot(&message))).unwrap();
+    fn what_the_broker_says_to_a_sidecar(message in slot(12)) {
+        let read = carry_all_to_sidecar(&encode_slot(&message));
         prop_assert_eq!(read.print(), message.print());
     }
 }
@@ -74,7 +91,9 @@ fn a_short_time_never_becomes_no_time() {
     let short = Duration::from_micros(500);
     let id = BufferId { boot: BootTag(1), random: 2 };
     let items = vec![Wanted { target: Target::Id(id), newer_than: 0 }];
-    for body in [ClientBody::Acquire { items, wait: short }, ClientBody::Retire { id, deadline: short }] {
+    for body in
+        [ClientBody::Acquire { items, wait: short, device: None }, ClientBody::Retire { id, deadline: short }]
+    {
         let packet = encode_client(&ClientMessage { request: 1, body });
         match decode_client(frame(&packet)).unwrap().body {
             ClientBody::Acquire { wait: time, .. } | ClientBody::Retire { deadline: time, .. } => {

@@ -39,7 +39,9 @@ impl Daemon {
     }
 
     async fn say(&self, request: RequestId, body: SlotBody) {
-        self.0.send(&codec::encode_slot(&SlotMessage { request, body })).await.unwrap();
+        for packet in codec::encode_slot(&SlotMessage { request, body }) {
+            self.0.send(&packet).await.unwrap();
+        }
     }
 
     /// Hears the hello and answers it.
