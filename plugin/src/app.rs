@@ -1,6 +1,5 @@
 //! Everything wired together: the owner, a lane for each member, the GPU workers, and an orderly stop.
 
-use std::collections::HashMap;
 use std::hash::RandomState;
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +7,6 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use anyhow::{Context, bail};
 use gpu_handoff_logs::chain;
@@ -28,7 +26,7 @@ use crate::identity::Door;
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
-use crate::owner::{Mail, Owner};
+use crate::owner::Owner;
 use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
 
 /// Most descriptors that the daemon asks for, however many it may have.
@@ -68,9 +66,10 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
     let _lock = own_the_node(&config.run_dir)?;
     let (stopping, stopped) = watch::channel(false);
     let (supervisor, inspector) = Supervisor::new(config.program.clone());
-    let (mail, inbox) = mpsc::channel(limits::OWNER_QUEUE);
+    let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
+    let owner = Owner::new(Registry::new(config.policy.clone(), capacity, config.boot, RandomState::new()));
     let shared = Shared {
-        owner: mail.clone(),
+        owner: Arc::clone(&owner),
         inspector,
         boot: config.boot,
         instance: draw_instance()?,
@@ -78,13 +77,10 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         stop: stopped.clone(),
     };
-    let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
-    let mut registry = Registry::new(config.policy.clone(), capacity, config.boot, RandomState::new());
     let (ends, mut ended) = mpsc::channel(config.members.len().max(1));
-    let lanes = start_lanes(&config, &shared, &ends, &mut registry)?;
-    let handles: HashMap<_, _> = lanes.iter().map(|(member, lane)| (*member, lane.handle.clone())).collect();
+    let lanes = start_lanes(&config, &shared, &ends)?;
     let mut tasks = JoinSet::new();
-    tasks.spawn(Owner::new(registry, inbox, handles).run(stopped.clone()));
+    tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
     tasks.spawn(supervisor.run(stopped));
     let mut self_test = JoinSet::new();
     if config.policy.legacy != LegacyRule::Deny {
@@ -97,10 +93,9 @@ async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> an
             () = signals.next() => break false,
             // Without one of these the daemon would go on and answer nobody: it ends, to be started again.
             _ = tasks.join_next() => break true,
-            Some(member) = ended.recv() => lost_member(member, &lanes, &mail).await,
+            Some(member) = ended.recv() => lost_member(member, &lanes, &owner),
         }
     };
-    drop(mail);
     info!("stopping; a second signal ends the daemon at once");
     stopping.send_replace(true);
     let orderly = tokio::select! {
@@ -120,14 +115,13 @@ fn draw_instance() -> anyhow::Result<Instance> {
 }
 
 /// A member without its lane can neither be heard nor told anything: what it held ends, the others go on.
-async fn lost_member(member: MemberId, lanes: &[(MemberId, Lane)], mail: &mpsc::Sender<Mail>) {
+fn lost_member(member: MemberId, lanes: &[(MemberId, Lane)], owner: &Owner) {
     let pod = lanes.iter().find(|(id, _)| *id == member).map(|(_, lane)| lane.pod.to_string());
     error!(
         pod,
         "the member's lane has broken off: its buffers and leases end, its slot is not served any more"
     );
-    // The owner is gone only when the daemon stops.
-    let _ = mail.send(Input::MemberLeft(member).into()).await;
+    owner.apply(None, Input::MemberLeft(member)).log();
 }
 
 /// Waits for tasks and threads, but not for ever: a lane may be stuck in a stranger's descriptor.
@@ -157,7 +151,6 @@ fn start_lanes(
     config: &Config,
     shared: &Shared,
     ends: &mpsc::Sender<MemberId>,
-    registry: &mut Registry,
 ) -> anyhow::Result<Vec<(MemberId, Lane)>> {
     let mut lanes = Vec::with_capacity(config.members.len());
     for (number, member) in (0..).zip(&config.members) {
@@ -166,7 +159,7 @@ fn start_lanes(
             .with_context(|| format!("make the folder of slot {}", member.slot))?;
         let (pod, group) = (member.pod(), member.group());
         let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices.clone() };
-        registry.apply(Input::MemberJoined(id, facts), Instant::now());
+        shared.owner.apply(None, Input::MemberJoined(id, facts)).log();
         let spec = LaneSpec {
             member: id,
             pod,
@@ -240,6 +233,5 @@ async fn prove_pid_word(program: PathBuf, shared: Shared) {
         }
     };
     shared.pid_word_proven.store(proven, Ordering::Relaxed);
-    // The owner is gone only when the daemon stops.
-    let _ = shared.owner.send(Input::PidWordProven(proven).into()).await;
+    shared.owner.apply(None, Input::PidWordProven(proven)).log();
 }

@@ -4,7 +4,7 @@
 //! looked at and closed in that member's own thread, and a member that makes its thread wait hurts only itself. A
 //! descriptor that is refused is dropped right here; one that is being checked is kept here until its verdict; one that
 //! was found to be GPU memory is the registry's, which gives it back here to be closed when its buffer ends. Only such
-//! proven ones are ever sent to other members, and may be closed last by them, by what waits for them, or by the owner. The
+//! proven ones are ever sent to other members, and may be closed last by them or by what waits for them. The
 //! thread runs a small runtime of its own: a listener on the slot, the sidecar's connections, and one task for each
 //! application's connection that a sidecar handed on.
 //!
@@ -30,7 +30,7 @@ use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use tracing::{Instrument, error, info, info_span, warn};
@@ -38,8 +38,8 @@ use tracing::{Instrument, error, info, info_span, warn};
 use crate::gpu::Inspector;
 use crate::identity::Door;
 use crate::limits;
-use crate::owner::{LaneCommand, LaneHandle, Mail};
-use crate::registry::{MemberId, SessionId};
+use crate::owner::{LaneCommand, LaneHandle, Owner};
+use crate::registry::{Input, MemberId, SessionId};
 
 mod outbox;
 mod places;
@@ -73,8 +73,8 @@ pub struct LaneSpec {
 /// What all lanes use.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// The registry's mail.
-    pub owner: mpsc::Sender<Mail>,
+    /// The registry.
+    pub owner: Arc<Owner>,
     /// The GPU workers.
     pub inspector: Inspector,
     /// The node's boot.
@@ -94,8 +94,6 @@ pub struct Shared {
 pub struct Lane {
     /// The member's pod.
     pub pod: PodRef,
-    /// Where the owner reaches it.
-    pub handle: LaneHandle,
     /// Its thread.
     pub thread: JoinHandle<()>,
 }
@@ -104,7 +102,9 @@ pub struct Lane {
 pub(crate) struct Context {
     pub(crate) spec: LaneSpec,
     pub(crate) shared: Shared,
-    /// The sessions by number: where what the owner says goes.
+    /// What the registry says to the lane.
+    queue: LaneHandle,
+    /// The sessions by number: where that goes.
     sessions: RefCell<HashMap<SessionId, Rc<Peer>>>,
     /// How many connections to the slot there are.
     slot_connections: Places,
@@ -114,8 +114,6 @@ pub(crate) struct Context {
     connections: Places,
     /// What waits to be sent to all of the member's processes.
     outboxes: Tally,
-    /// Places in the owner's queue.
-    turns: Arc<Semaphore>,
     /// What is being vetted: it outlives the session that asked.
     vetting: vet::Desk,
 }
@@ -131,6 +129,46 @@ impl Context {
     fn new_session_id(&self) -> SessionId {
         SessionId(self.shared.next_session.fetch_add(1, Ordering::Relaxed))
     }
+
+    /// Applies an input in this thread. What it means for the lane's own sessions is done when this comes back.
+    pub(crate) fn tell(&self, input: Input) {
+        let notes = self.shared.owner.apply(Some(self.spec.member), input);
+        self.obey();
+        notes.log();
+    }
+
+    /// Does what waits in the lane's queue, in order.
+    fn obey(&self) {
+        // Not what is added meanwhile: the lane is woken for that.
+        for _ in 0..self.queue.waiting() {
+            match self.queue.next() {
+                Some(command) => self.obey_one(command),
+                None => break,
+            }
+        }
+        if self.queue.was_overrun() {
+            for peer in self.sessions.borrow().values() {
+                peer.end();
+            }
+        }
+    }
+
+    fn obey_one(&self, command: LaneCommand) {
+        let peer = |session| self.sessions.borrow().get(session).cloned();
+        match &command {
+            LaneCommand::Send(session, messages) => {
+                if let Some(peer) = peer(session) {
+                    messages.iter().for_each(|message| peer.say(message));
+                }
+            }
+            LaneCommand::EndSession(session) => {
+                if let Some(peer) = peer(session) {
+                    peer.end();
+                }
+            }
+            LaneCommand::Dispose(_) => {} // Closed below, in this thread.
+        }
+    }
 }
 
 /// Binds the member's socket and starts its thread, which tells `ends` when it ends, however it does.
@@ -138,27 +176,26 @@ impl Context {
 /// # Errors
 /// When the socket cannot be bound or the thread cannot be started.
 pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<MemberId>) -> io::Result<Lane> {
-    let (commands, inbox) = mpsc::channel(limits::LANE_QUEUE);
-    let overrun = Arc::new(AtomicBool::new(false));
-    let handle = LaneHandle::new(commands, Arc::clone(&overrun));
+    let queue = LaneHandle::default();
     let listener = SeqListener::bind(&spec.socket)?;
     std::fs::set_permissions(&spec.socket, std::fs::Permissions::from_mode(0o600))?;
     if let Some(user) = spec.socket_user {
         std::os::unix::fs::chown(&spec.socket, Some(user), None)?;
     }
+    shared.owner.add_lane(spec.member, queue.clone());
     let (pod, name) = (spec.pod.clone(), format!("lane-{}", spec.member.0));
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let _end = End { member: spec.member, ends };
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
         let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-            let work = serve(spec, shared, listener, inbox, overrun).instrument(span);
+            let work = serve(spec, shared, listener, queue).instrument(span);
             runtime.block_on(LocalSet::new().run_until(work))
         });
         if let Err(e) = served {
             error!(error = %e, "a lane cannot serve");
         }
     })?;
-    Ok(Lane { pod, handle, thread })
+    Ok(Lane { pod, thread })
 }
 
 /// Says that the lane's thread has ended, however it did.
@@ -174,36 +211,24 @@ impl Drop for End {
     }
 }
 
-async fn serve(
-    spec: LaneSpec,
-    shared: Shared,
-    listener: SeqListener,
-    inbox: mpsc::Receiver<LaneCommand>,
-    overrun: Arc<AtomicBool>,
-) -> io::Result<()> {
+async fn serve(spec: LaneSpec, shared: Shared, listener: SeqListener, queue: LaneHandle) -> io::Result<()> {
     let listener = AsyncSeqListener::new(listener)?;
-    run(spec, shared, listener, inbox, overrun).await;
+    run(spec, shared, listener, queue).await;
     Ok(())
 }
 
-async fn run(
-    spec: LaneSpec,
-    shared: Shared,
-    listener: AsyncSeqListener,
-    mut inbox: mpsc::Receiver<LaneCommand>,
-    overrun: Arc<AtomicBool>,
-) {
+async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: LaneHandle) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
     let context = Rc::new(Context {
         spec,
         shared,
+        queue,
         sessions: RefCell::default(),
         slot_connections: Places::default(),
         newcomers,
         connections: Places::default(),
         outboxes: Tally::default(),
-        turns: Arc::new(Semaphore::new(limits::OWNER_TURNS)),
         vetting: vet::Desk::new(),
     });
     info!(socket = %context.spec.socket.display(), "serving");
@@ -213,7 +238,7 @@ async fn run(
         tokio::select! {
             biased;
             _ = stop.wait_for(|stopping| *stopping) => break,
-            Some(command) = inbox.recv() => obey(&context, command),
+            () = context.queue.stirred() => context.obey(),
             Some(newcomer) = arrivals.recv() => {
                 tasks.spawn_local(session::serve(Rc::clone(&context), newcomer).in_current_span());
             }
@@ -230,32 +255,9 @@ async fn run(
                 }
             }
         }
-        if overrun.swap(false, Ordering::Relaxed) {
-            for peer in context.sessions.borrow().values() {
-                peer.end();
-            }
-        }
     }
     session::farewell(&context).await;
     tasks.shutdown().await;
     context.vetting.finish().await;
     drop(std::fs::remove_file(&context.spec.socket));
-}
-
-fn obey(context: &Context, command: LaneCommand) {
-    match command {
-        LaneCommand::Send(session, messages) => {
-            let peer = context.sessions.borrow().get(&session).cloned();
-            if let Some(peer) = peer {
-                messages.iter().for_each(|message| peer.say(message));
-            }
-        }
-        LaneCommand::EndSession(session) => {
-            let peer = context.sessions.borrow().get(&session).cloned();
-            if let Some(peer) = peer {
-                peer.end();
-            }
-        }
-        LaneCommand::Dispose(carrier) => drop(carrier),
-    }
 }

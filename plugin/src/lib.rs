@@ -3,7 +3,7 @@
 //! | concern | file |
 //! |---|---|
 //! | what is published, leased, waited for | [`registry`] (pure) |
-//! | the one task that owns that state | [`owner`] |
+//! | that state's keeper: one lock, effects in order | [`owner`] |
 //! | where strangers' bytes and descriptors are received: one thread a member | [`lane`] |
 //! | where a peer is authenticated | [`identity`] |
 //! | where a descriptor is validated | [`gpu`] |

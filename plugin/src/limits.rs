@@ -3,15 +3,9 @@
 
 use std::time::Duration;
 
-/// Inputs that may wait for the registry's owner. A lane that finds it full waits.
-pub const OWNER_QUEUE: usize = 4_096;
-/// Commands that may wait for a lane. The owner never waits: a member whose lane is that far behind loses its
+/// Commands that may wait for a lane. Nobody waits for room: a member whose lane is that far behind loses its
 /// sessions.
 pub const LANE_QUEUE: usize = 16_384;
-/// Inputs of one member that may wait for the owner, so that no member keeps the others waiting.
-pub const OWNER_TURNS: usize = 32;
-/// How long the owner may take for one input before it lets the other tasks of its thread work.
-pub const OWNER_TIME: Duration = Duration::from_micros(200);
 /// What may wait for a process that does not read, in bytes of the daemon's memory; more ends its connection. Half of it
 /// is for events of watches: more of those end the watch.
 pub const OUTBOX_BYTES: usize = 32 << 20;

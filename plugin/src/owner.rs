@@ -1,179 +1,217 @@
-//! The one task that owns the registry: everybody else sends it inputs, it hands out the effects.
+//! The registry's keeper. Whoever has an input applies it in its own thread, under one short lock; the effects are
+//! queued for their lanes, in order, before the lock is given back, and carried out after it.
+//!
+//! A lane that applies an input carries its own part out at once: nothing is woken for it. The threads of other lanes
+//! are woken when the lock is free again. What is written to the log comes last, after everybody has been told, so
+//! lines of different members may stand in another order than what they tell of.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what waits for a lane | [`queue`] |
+//! | what is written to the log | [`notes`] |
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerMessage, Carrier};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tracing::{debug, info, warn};
+use tokio::sync::{Notify, watch};
+use tracing::{error, info, warn};
 
-use crate::limits;
-use crate::registry::{Counters, Effect, Input, MemberId, Note, Registry, SessionId};
+use crate::registry::{Counters, Effect, Input, MemberId, Registry, SessionId};
 
-/// What the owner tells a lane.
-#[derive(Debug)]
-pub enum LaneCommand {
-    /// Send these to a session, in order.
-    Send(SessionId, Vec<BrokerMessage>),
-    /// Close this.
-    Dispose(Carrier),
-    /// End a session's connection.
-    EndSession(SessionId),
-}
+mod notes;
+mod queue;
 
-/// Where the owner reaches a lane.
-#[derive(Debug, Clone)]
-pub struct LaneHandle {
-    commands: mpsc::Sender<LaneCommand>,
-    overrun: Arc<AtomicBool>,
-}
+pub use notes::Notes;
+use queue::NoRoom;
+pub use queue::{LaneCommand, LaneHandle};
 
-impl LaneHandle {
-    /// A handle on a lane's command queue. The lane ends all its sessions when it finds `overrun` set.
-    #[must_use]
-    pub fn new(commands: mpsc::Sender<LaneCommand>, overrun: Arc<AtomicBool>) -> Self {
-        Self { commands, overrun }
-    }
-
-    /// Hands a command over without waiting. A full queue means that the lane is stuck on a descriptor of its member:
-    /// only that member suffers, by losing its sessions.
-    fn give(&self, member: MemberId, command: LaneCommand) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.commands.try_send(command)
-            && !self.overrun.swap(true, Ordering::Relaxed)
-        {
-            warn!(member = member.0, "the member's lane does not keep up: its sessions end");
-        }
-    }
-}
-
-/// What the owner is sent.
-#[derive(Debug)]
-pub struct Mail {
-    /// What happened.
-    pub input: Input,
-    /// The sender's place in the queue, given back when the input has been dealt with. A member has few: however much it
-    /// asks, the others do not wait long.
-    pub turn: Option<OwnedSemaphorePermit>,
-}
-
-impl From<Input> for Mail {
-    fn from(input: Input) -> Self {
-        Self { input, turn: None }
-    }
-}
-
-/// The registry with its mail.
+/// The registry, and where its lanes are reached.
 #[derive(Debug)]
 pub struct Owner {
+    state: Mutex<State>,
+    /// Told when a deadline came that is earlier than the one that is waited for, or when the state broke.
+    stirred: Notify,
+}
+
+#[derive(Debug)]
+struct State {
     registry: Registry,
-    inbox: mpsc::Receiver<Mail>,
     lanes: HashMap<MemberId, LaneHandle>,
     sessions: HashMap<SessionId, MemberId>,
+    /// What [`Owner::keep_time`] waits for.
+    due: Option<Instant>,
+}
+
+/// What is left to do when the lock has been given back.
+#[derive(Debug, Default)]
+struct Rest {
+    wake: Vec<LaneHandle>,
+    /// What a full queue had no room for: closing it may take its time.
+    lost: Vec<LaneCommand>,
+    overrun: Vec<MemberId>,
+    earlier: bool,
+    notes: Notes,
 }
 
 impl Owner {
-    /// An owner that serves these lanes.
+    /// An owner without lanes.
     #[must_use]
-    pub fn new(
-        registry: Registry,
-        inbox: mpsc::Receiver<Mail>,
-        lanes: HashMap<MemberId, LaneHandle>,
-    ) -> Self {
-        Self { registry, inbox, lanes, sessions: HashMap::new() }
+    pub fn new(registry: Registry) -> Arc<Self> {
+        let state = State { registry, lanes: HashMap::new(), sessions: HashMap::new(), due: None };
+        Arc::new(Self { state: Mutex::new(state), stirred: Notify::new() })
     }
 
-    /// Serves until told to stop, or until nobody is left to send inputs.
-    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        loop {
-            let due = self.registry.next_deadline();
-            let Mail { input, turn } = tokio::select! {
-                mail = self.inbox.recv() => match mail { Some(mail) => mail, None => break },
-                () = sleep_until(due) => Input::Tick.into(),
-                _ = stop.wait_for(|stopping| *stopping) => break,
+    /// Makes a lane known; what concerns its member is queued there from now on.
+    pub fn add_lane(&self, member: MemberId, lane: LaneHandle) {
+        // A broken state is seen by whoever keeps the time.
+        if let Ok(mut state) = self.state.lock() {
+            state.lanes.insert(member, lane);
+        }
+    }
+
+    /// Applies an input and queues its effects. What they are for the lane of `caller` is in its queue when this comes
+    /// back, and its thread is not woken for it: the caller sees to that queue next, then writes the notes to the log.
+    pub fn apply(&self, caller: Option<MemberId>, input: Input) -> Notes {
+        let mut rest = Rest::default();
+        {
+            let _end_of_all = StirIfPanicking(&self.stirred);
+            let Ok(mut state) = self.state.lock() else {
+                self.stirred.notify_one();
+                return rest.notes;
             };
-            let begun = Instant::now();
-            self.take(input);
-            drop(turn);
-            if begun.elapsed() >= limits::OWNER_TIME {
-                // Answers of the GPU worker wait for this thread too.
-                tokio::task::yield_now().await;
+            state.take(caller, input, &mut rest);
+        }
+        for lane in rest.wake {
+            lane.wake();
+        }
+        if rest.earlier {
+            self.stirred.notify_one();
+        }
+        for member in rest.overrun {
+            warn!(member = member.0, "the member's lane does not keep up: its sessions end");
+        }
+        rest.notes
+    }
+
+    /// Lets deadlines pass until told to stop. Comes back early when an input broke the state: what is true can then not
+    /// be told any more, and the daemon has to end.
+    pub async fn keep_time(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        loop {
+            let Some(due) = self.next_due() else {
+                error!("the registry broke off in the middle of an input");
+                return;
+            };
+            tokio::select! {
+                () = sleep_until(due) => self.apply(None, Input::Tick).log(),
+                () = self.stirred.notified() => {}
+                _ = stop.wait_for(|stopping| *stopping) => break,
             }
         }
-        let (buffers, leases, sessions) = self.registry.counts();
-        let Counters { published, granted, released, refused } = self.registry.counters();
-        info!(buffers, leases, sessions, published, granted, released, refused, "the registry stops");
+        if let Ok(state) = self.state.lock() {
+            let (buffers, leases, sessions) = state.registry.counts();
+            let Counters { published, granted, released, refused } = state.registry.counters();
+            info!(buffers, leases, sessions, published, granted, released, refused, "the registry stops");
+        }
     }
 
-    fn take(&mut self, input: Input) {
-        let mut ended = None;
+    /// When the next deadline is, if there is one; `None`: the state is broken.
+    fn next_due(&self) -> Option<Option<Instant>> {
+        let mut state = self.state.lock().ok()?;
+        state.due = state.registry.next_deadline();
+        Some(state.due)
+    }
+}
+
+/// Stirs whoever keeps the time when an input breaks the state. Dropped after the lock.
+struct StirIfPanicking<'a>(&'a Notify);
+
+impl Drop for StirIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// Everything that happens under the lock.
+    fn take(&mut self, caller: Option<MemberId>, input: Input, rest: &mut Rest) {
+        let (mut ended, mut left) = (None, None);
         match &input {
             Input::SessionOpened(session, facts) => {
                 self.sessions.insert(*session, facts.member);
             }
-            Input::SessionEnded(session, reason) => {
-                debug!(session = session.0, reason = reason.as_str(), "session ended");
-                ended = Some(*session);
-            }
+            Input::SessionEnded(session, _) => ended = Some(*session),
+            Input::MemberLeft(member) => left = Some(*member),
             _ => {}
         }
-        // What is written to the log waits until everybody has been told.
-        let mut notes = Vec::new();
-        let mut effects = self.registry.apply(input, Instant::now()).into_iter().peekable();
+        let effects = self.registry.apply(input, Instant::now());
+        // What has to be on record before anybody is told of it is written here: nothing of this input has left yet.
+        self.hand_out(caller, effects, rest);
+        if let Some(session) = ended {
+            self.sessions.remove(&session);
+        }
+        if let Some(member) = left {
+            self.sessions.retain(|_, of| *of != member);
+            self.lanes.remove(&member);
+        }
+        rest.earlier = self.registry.next_deadline().is_some_and(|at| self.due.is_none_or(|due| at < due));
+        if rest.earlier {
+            // Others that come before the time is kept anew need not tell it again.
+            self.due = self.registry.next_deadline();
+        }
+    }
+
+    fn hand_out(&self, caller: Option<MemberId>, effects: Vec<Effect>, rest: &mut Rest) {
+        let mut effects = effects.into_iter().peekable();
         while let Some(effect) = effects.next() {
             match effect {
-                Effect::Note(note) => notes.push(note),
+                Effect::Note(note) => {
+                    let member = |session| self.sessions.get(&session).copied();
+                    rest.notes.add(note, member);
+                }
                 Effect::Send(session, message) => {
                     // What is said to one session at a time is one command: a watch may begin with very much.
                     let mut messages = vec![message];
                     while let Some(Effect::Send(_, more)) = effects.next_if(|e| e.is_said_to(session)) {
                         messages.push(more);
                     }
-                    self.to_session(session, LaneCommand::Send(session, messages));
+                    self.to_session(caller, session, LaneCommand::Send(session, messages), rest);
                 }
-                Effect::EndSession(session) => self.to_session(session, LaneCommand::EndSession(session)),
-                Effect::Dispose(member, carrier) => self.to_lane(member, LaneCommand::Dispose(carrier)),
+                Effect::EndSession(session) => {
+                    self.to_session(caller, session, LaneCommand::EndSession(session), rest);
+                }
+                Effect::Dispose(member, carrier) => {
+                    self.to_lane(caller, member, LaneCommand::Dispose(carrier), rest);
+                }
             }
-        }
-        for note in &notes {
-            self.log(note);
-        }
-        if let Some(session) = ended {
-            self.sessions.remove(&session);
         }
     }
 
-    fn to_session(&self, session: SessionId, command: LaneCommand) {
+    fn to_session(
+        &self,
+        caller: Option<MemberId>,
+        session: SessionId,
+        command: LaneCommand,
+        rest: &mut Rest,
+    ) {
         if let Some(member) = self.sessions.get(&session) {
-            self.to_lane(*member, command);
+            self.to_lane(caller, *member, command, rest);
         }
     }
 
-    fn to_lane(&self, member: MemberId, command: LaneCommand) {
-        if let Some(lane) = self.lanes.get(&member) {
-            lane.give(member, command);
+    fn to_lane(&self, caller: Option<MemberId>, member: MemberId, command: LaneCommand, rest: &mut Rest) {
+        let Some(lane) = self.lanes.get(&member) else {
+            rest.lost.push(command);
+            return;
+        };
+        if let Err(NoRoom { command, is_the_first }) = lane.give(command) {
+            rest.lost.push(command);
+            rest.overrun.extend(is_the_first.then_some(member));
         }
-    }
-
-    fn log(&self, note: &Note) {
-        match note {
-            Note::Published(b) => info!(
-                buffer = %b.id, pod = %b.owner, name = %b.facts.name, generation = b.generation,
-                kind = b.facts.kind.as_str(), bytes = b.facts.size, device = %b.facts.device, verified = b.verified,
-                "buffer published"
-            ),
-            Note::Leased(lease, buffer, session) => {
-                let member = self.sessions.get(session).map(|m| m.0);
-                debug!(%buffer, %lease, member, "lease given");
-            }
-            Note::Ending(buffer, reason, leases) => {
-                info!(%buffer, reason = reason.as_str(), leases, "buffer takes no new leases");
-            }
-            Note::Orphaned(buffer, reason, leases) => {
-                warn!(%buffer, reason = reason.as_str(), leases, "buffer ended, and leases are left");
-            }
-            Note::Gone(buffer, reason) => info!(%buffer, reason = reason.as_str(), "buffer gone"),
+        if caller != Some(member) && !rest.wake.iter().any(|other| other.is(lane)) {
+            rest.wake.push(lane.clone());
         }
     }
 }
@@ -184,3 +222,6 @@ async fn sleep_until(due: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

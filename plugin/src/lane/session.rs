@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::codec;
@@ -24,7 +23,6 @@ use tracing::{Instrument, debug, info, info_span};
 use super::outbox::{Outbox, Queued, Tally};
 use super::{Context, Newcomer, slot};
 use crate::identity::Process;
-use crate::owner::Mail;
 use crate::registry::{Ask, Input, SessionFacts, SessionId};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
@@ -125,13 +123,10 @@ impl Drop for Present<'_> {
         self.peer.connection.end();
         self.context.sessions.borrow_mut().remove(&self.id);
         if std::thread::panicking() {
-            // The orderly way tells it with the true reason. This one must not wait: a full queue means that the daemon
-            // is beyond help anyway.
-            let _ = self
-                .context
-                .shared
-                .owner
-                .try_send(Input::SessionEnded(self.id, EndReason::OwnerClosed).into());
+            // The orderly way tells it with the true reason. The lane is woken for its own part: here it may be in the
+            // middle of anything.
+            let ended = Input::SessionEnded(self.id, EndReason::OwnerClosed);
+            self.context.shared.owner.apply(None, ended).log();
         }
     }
 }
@@ -173,7 +168,8 @@ impl Session<'_> {
             }
         }
         let reason = self.converse(&mut buffer).await;
-        self.tell(Input::SessionEnded(self.id, reason)).await;
+        debug!(session = self.id.0, reason = reason.as_str(), "session ended");
+        self.tell(Input::SessionEnded(self.id, reason));
     }
 
     fn refuse(&self, refusal: &Refusal) {
@@ -196,7 +192,7 @@ impl Session<'_> {
         };
         slot::check_version(version)?;
         let facts = SessionFacts { member: self.context.spec.member, own_pid: self.process.own_pid };
-        self.tell(Input::SessionOpened(self.id, facts)).await;
+        self.tell(Input::SessionOpened(self.id, facts));
         info!(program, process = %self.process, "application connected");
         self.peer.say(&BrokerMessage { request: message.request, body: self.welcome(PROTOCOL_VERSION) });
         Ok(())
@@ -226,18 +222,22 @@ impl Session<'_> {
                 }
                 ask = async { match &mut vetting { Some((_, v)) => v.await, None => std::future::pending().await } } => {
                     if let Some((request, _)) = vetting.take() {
-                        self.tell(Input::Ask(self.id, request, ask)).await;
+                        self.tell(Input::Ask(self.id, request, ask));
                     }
                 }
                 () = self.peer.stirred.notified() => {
                     if self.peer.ended.get() {
                         return self.end_reason();
                     }
-                    self.end_overflown_watches().await;
+                    self.end_overflown_watches();
                 }
                 () = self.peer.flush() => return self.end_reason(),
                 received = self.next(buffer), if vetting.is_none() => match received {
-                    Ok(Some(message)) => vetting = self.take(message).await,
+                    Ok(Some(message)) => {
+                        vetting = self.take(message);
+                        // A process that floods must not keep the other tasks of its lane from running.
+                        tokio::task::consume_budget().await;
+                    }
                     Ok(None) => return self.end_reason(),
                     Err(refusal) => {
                         self.refuse(&refusal);
@@ -253,10 +253,10 @@ impl Session<'_> {
         if self.process.is_ending() { EndReason::OwnerDied } else { EndReason::OwnerClosed }
     }
 
-    async fn end_overflown_watches(&self) {
+    fn end_overflown_watches(&self) {
         let overflown = std::mem::take(&mut *self.peer.overflown.borrow_mut());
         for request in overflown {
-            self.tell(Input::Ask(self.id, request, Ask::Cancel(request))).await;
+            self.tell(Input::Ask(self.id, request, Ask::Cancel(request)));
         }
     }
 
@@ -271,7 +271,7 @@ impl Session<'_> {
     }
 
     /// Passes a request on to the registry; a publish has to be vetted first, and comes back as that.
-    async fn take(&self, message: ClientMessage) -> Option<(RequestId, Vetting)> {
+    fn take(&self, message: ClientMessage) -> Option<(RequestId, Vetting)> {
         let ClientMessage { request, body } = message;
         let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
         let ask = match body {
@@ -296,13 +296,11 @@ impl Session<'_> {
                 return None;
             }
         };
-        self.tell(Input::Ask(self.id, request, ask)).await;
+        self.tell(Input::Ask(self.id, request, ask));
         None
     }
 
-    async fn tell(&self, input: Input) {
-        let turn = Arc::clone(&self.context.turns).acquire_owned().await.ok();
-        // The owner is gone only when the daemon stops, and then the session does too.
-        let _ = self.context.shared.owner.send(Mail { input, turn }).await;
+    fn tell(&self, input: Input) {
+        self.context.tell(input);
     }
 }

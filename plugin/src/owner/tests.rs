@@ -1,0 +1,173 @@
+//! The owner with lanes that are queues alone.
+
+use std::hash::RandomState;
+use std::time::Duration;
+
+use gpu_handoff_policy::{LegacyRule, Policy};
+use gpu_handoff_protocol::message::{
+    BrokerBody, BrokerMessage, Carrier, Event, Publication, RequestId, Target, Wanted,
+};
+use gpu_handoff_protocol::{
+    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, Lifetime, Metadata,
+    PodRef,
+};
+
+use super::*;
+use crate::limits;
+use crate::registry::{Ask, Capacity, MemberFacts, SessionFacts, Vetted};
+
+const BOOT: BootTag = BootTag(7);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An owner with so many members of one group, each with one session of its own number.
+fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
+    let policy = Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() };
+    let owner = Owner::new(Registry::new(policy, Capacity { descriptors: 0 }, BOOT, RandomState::new()));
+    let lanes = (0..members)
+        .map(|number| {
+            let (member, lane) = (MemberId(number), LaneHandle::default());
+            owner.add_lane(member, lane.clone());
+            let (namespace, name) = ("n".parse().unwrap(), format!("pod-{number}").parse().unwrap());
+            let group = GroupKey { namespace: "n".parse().unwrap(), name: "g".parse().unwrap() };
+            let facts = MemberFacts { pod: PodRef { namespace, name }, group, devices: None };
+            owner.apply(None, Input::MemberJoined(member, facts)).log();
+            let facts = SessionFacts { member, own_pid: number };
+            owner.apply(None, Input::SessionOpened(session(number), facts)).log();
+            lane
+        })
+        .collect();
+    (owner, lanes)
+}
+
+fn session(member: u32) -> SessionId {
+    SessionId(u64::from(member))
+}
+
+fn ask(owner: &Owner, member: u32, request: RequestId, ask: Ask) {
+    owner.apply(Some(MemberId(member)), Input::Ask(session(member), request, ask)).log();
+}
+
+fn legacy(member: u32, number: u64) -> Ask {
+    let facts = BufferFacts {
+        name: BufferName::new(format!("{member}-{number}")).unwrap(),
+        kind: Kind::Legacy,
+        device: DeviceUuid::from_bytes([1; 16]),
+        offset: 0,
+        size: 1,
+        allocation_size: 1,
+        access: Access::ReadWrite,
+        lifetime: Lifetime::Process,
+        metadata: Metadata::default(),
+        order: None,
+    };
+    let publication = Publication { facts, carrier: Carrier::Legacy([0; 64]) };
+    let id = BufferId { boot: BOOT, random: u128::from(member) << 64 | u128::from(number) };
+    Ask::Publish(vec![Ok(Vetted { id, publication, verified: false })])
+}
+
+/// Everything that waits for a lane, as messages.
+fn said(lane: &LaneHandle) -> Vec<BrokerMessage> {
+    let mut said = Vec::new();
+    while let Some(command) = lane.next() {
+        if let LaneCommand::Send(_, messages) = command {
+            said.extend(messages);
+        }
+    }
+    said
+}
+
+/// Whether the lane's thread has been woken.
+async fn is_woken(lane: &LaneHandle) -> bool {
+    tokio::select! { biased; () = lane.stirred() => true, () = std::future::ready(()) => false }
+}
+
+#[tokio::test]
+async fn only_other_lanes_are_woken() {
+    let (owner, lanes) = owner_of(3);
+    ask(&owner, 1, 1, Ask::Watch);
+    assert_eq!((said(&lanes[1]).len(), is_woken(&lanes[1]).await), (1, false), "what it asked for itself");
+    ask(&owner, 0, 1, legacy(0, 1));
+    let answers = said(&lanes[0]);
+    assert!(matches!(answers[..], [BrokerMessage { request: 1, body: BrokerBody::Published(_) }]));
+    assert!(!is_woken(&lanes[0]).await);
+    assert!(matches!(said(&lanes[1])[..], [BrokerMessage { body: BrokerBody::Event(_), .. }]));
+    assert!(is_woken(&lanes[1]).await);
+    assert_eq!((lanes[2].waiting(), is_woken(&lanes[2]).await), (0, false));
+}
+
+#[test]
+fn what_is_applied_from_several_threads_is_told_in_order() {
+    const EACH: u64 = 500;
+    let (owner, lanes) = owner_of(4);
+    ask(&owner, 3, 1, Ask::Watch);
+    std::thread::scope(|scope| {
+        for member in 0..3 {
+            let owner = &owner;
+            scope.spawn(move || (1..=EACH).for_each(|n| ask(owner, member, n, legacy(member, n))));
+        }
+    });
+    let generations: Vec<u64> = said(&lanes[3])
+        .into_iter()
+        .filter_map(|message| match message.body {
+            BrokerBody::Event(Event::Appeared(info)) => Some(info.generation),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(generations, (1..=3 * EACH).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn deadlines_pass_in_time_and_earlier_ones_are_not_missed() {
+    let (owner, lanes) = owner_of(1);
+    let (stopping, stopped) = watch::channel(false);
+    let keeper = tokio::spawn(Arc::clone(&owner).keep_time(stopped));
+    let items = vec![Wanted { target: Target::Name(BufferName::new("absent").unwrap()), newer_than: 0 }];
+    for (request, wait) in [(1, PATIENCE * 100), (2, Duration::from_millis(20))] {
+        let until = Some(Instant::now() + wait);
+        ask(&owner, 0, request, Ask::Acquire { items: items.clone(), until });
+        // Whoever keeps the time may look at it in between.
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(lanes[0].waiting(), 0);
+    tokio::time::timeout(PATIENCE, lanes[0].stirred()).await.unwrap();
+    let answers = said(&lanes[0]);
+    let [BrokerMessage { request: 2, body: BrokerBody::Acquired(outcomes) }] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(outcomes[0].as_ref().unwrap_err().code(), Code::WaitTimeout);
+    stopping.send_replace(true);
+    keeper.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_broken_state_ends_the_daemon() {
+    let (owner, lanes) = owner_of(1);
+    let (_stopping, stopped) = watch::channel(false);
+    let keeper = tokio::spawn(Arc::clone(&owner).keep_time(stopped));
+    tokio::task::yield_now().await;
+    let breaking = Arc::clone(&owner);
+    let broken = std::thread::spawn(move || {
+        let _stirs = StirIfPanicking(&breaking.stirred);
+        let _state = breaking.state.lock().unwrap();
+        panic!("an input that breaks the state");
+    });
+    assert!(broken.join().is_err());
+    tokio::time::timeout(PATIENCE, keeper).await.unwrap().unwrap();
+    // Nobody is told anything any more.
+    ask(&owner, 0, 1, Ask::Watch);
+    assert_eq!(lanes[0].waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_lane_that_does_not_keep_up_learns_that_it_missed_something() {
+    let (owner, lanes) = owner_of(2);
+    ask(&owner, 1, 1, Ask::Watch);
+    assert!(!lanes[1].was_overrun());
+    for number in 0..limits::LANE_QUEUE as u64 {
+        ask(&owner, 0, 1, legacy(0, number));
+        lanes[0].next();
+    }
+    assert!(lanes[1].was_overrun() && !lanes[1].was_overrun());
+    assert_eq!(lanes[1].waiting(), limits::LANE_QUEUE);
+    assert!(is_woken(&lanes[1]).await);
+}
