@@ -9,6 +9,9 @@ use crate::scratch::Scratch;
 use anyhow::Context;
 use gpu_handoff_cuda::Driver;
 
+/// Memory of a simulated GPU, in MiB: as much as a large one has. It is sparse, so only what is filled takes any.
+const SIMULATED_MIB: u64 = 64 << 10;
+
 /// Which GPU is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Wanted {
@@ -77,7 +80,9 @@ impl Gpu {
     pub fn give_to(&self, command: &mut Command, device: Option<&Path>) {
         if let Self::Simulated { library, device: own, gpus, .. } = self {
             command.env("LD_LIBRARY_PATH", library).env("SIMCUDA_DIR", device.unwrap_or(own.path()));
-            command.env("SIMCUDA_GPUS", gpus.to_string());
+            command
+                .env("SIMCUDA_GPUS", gpus.to_string())
+                .env("SIMCUDA_MEMORY_MIB", SIMULATED_MIB.to_string());
         }
     }
 
