@@ -10,7 +10,9 @@ use crate::context::{self, Contexts};
 use crate::device::Inventory;
 use crate::error::{CuResult, Result};
 use crate::event::Event;
+use crate::faults;
 use crate::header::{Header, Kind};
+use crate::ledger::Ledger;
 use crate::legacy::Blocks;
 use crate::measured;
 use crate::pool::Pool;
@@ -18,6 +20,7 @@ use crate::process::ProcessRecord;
 use crate::rendezvous::Rendezvous;
 use crate::store::{Store, io};
 use crate::stream::Streams;
+use crate::tree;
 use crate::vmm::Handles;
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -60,7 +63,8 @@ pub(crate) fn initialize() -> Result<()> {
     }
     let _one_at_a_time = lock(&INITIALIZING);
     if DRIVER.get().is_none() {
-        let driver = Driver::new(&Config::from_env())?;
+        let config = Config::from_env().ok_or(CuResult::ERROR_INVALID_VALUE)?;
+        let driver = Driver::new(&config)?;
         watch_for_fork();
         tidy_at_exit();
         // The lock makes this the only writer.
@@ -75,6 +79,14 @@ pub(crate) fn driver() -> Result<&'static Driver> {
         return Err(measured::FORKED_CHILD);
     }
     DRIVER.get().ok_or(CuResult::ERROR_NOT_INITIALIZED)
+}
+
+/// Makes the machine if this is its first process, and finds what this process sees of it.
+fn look_around(dir: &Rendezvous, config: &Config) -> std::io::Result<Inventory> {
+    let locked = Ledger::lock(dir.root(), dir.file_mode())?;
+    let machine = tree::machine(dir, |machine| machine.with(config))?;
+    drop(locked);
+    Ok(Inventory::new(dir, machine, config.visible.as_deref(), faults::is_lost))
 }
 
 fn watch_for_fork() {
@@ -104,15 +116,12 @@ fn tidy_at_exit() {
 
 impl Driver {
     fn new(config: &Config) -> Result<Self> {
-        if config.gpus == 0 {
-            return Err(CuResult::ERROR_NO_DEVICE);
-        }
-        let devices = Inventory::new(config.gpus, config.visible.as_deref());
+        let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
+        let devices = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
         if devices.count() == 0 {
             return Err(measured::NO_VISIBLE_GPU);
         }
-        let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
-        let store = Arc::new(Store::new(dir, config.memory_bytes));
+        let store = Arc::new(Store::new(dir, devices.capacities()));
         let process = ProcessRecord::register(&store).map_err(|_| measured::NO_DIRECTORY)?;
         let state = State {
             contexts: Contexts::default(),
@@ -173,7 +182,7 @@ impl Driver {
 
     /// Bytes free and in total on a GPU.
     pub(crate) fn memory_info(&self, gpu: usize) -> Result<(u64, u64)> {
-        let total = self.store.bytes_per_gpu();
+        let total = self.store.capacity(gpu);
         let used = self.store.used(gpu).map_err(io)?;
         Ok((total.saturating_sub(used), total))
     }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use crate::abi::{IPC_LAZY_ENABLE_PEER_ACCESS, IpcHandle};
 use crate::address_space::{Origin, Region};
+use crate::device::OutOfReach;
 use crate::driver::{Driver, State};
 use crate::error::{CuResult, Result};
 use crate::header::{ExportSlot, Kind, file_name};
@@ -57,6 +58,14 @@ impl Driver {
             return Ok(start);
         }
         let (memory, bytes) = self.exported_memory(&wanted)?;
+        let of = memory.header().device;
+        self.devices.reach(self.store.dir(), of).map_err(|why| match why {
+            OutOfReach::Node => measured::IPC_OPEN_NO_NODE,
+            OutOfReach::Instance => measured::IPC_OPEN_OTHER_INSTANCE,
+        })?;
+        if of != gpu && !self.devices.can_access_peer(gpu, of) {
+            return Err(measured::IPC_OPEN_NO_PEER);
+        }
         let view = memory.view()?;
         let base = state.space.take(memory.header().bytes).ok_or(CuResult::ERROR_OUT_OF_MEMORY)?;
         let offset = u64::from(wanted.offset);

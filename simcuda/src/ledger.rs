@@ -5,11 +5,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::{pread, pwrite};
 
 use crate::config::GPUS_MAX;
 use crate::header::{u32_at, u64_at};
+use crate::tree::open_or_create;
 
 const NAME: &str = "ledger";
 const BYTES: usize = 16 + 8 * GPUS_MAX;
@@ -30,7 +31,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Waits for the lock, then reads.
     pub(crate) fn lock(root: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<Self> {
-        let file = open(root, mode)?;
+        let file = open_or_create(root, NAME, mode)?;
         flock(&file, FlockOperation::LockExclusive)?;
         let mut raw = [0_u8; BYTES];
         // A short read is a new book: all zero.
@@ -57,22 +58,5 @@ impl Drop for Ledger {
     fn drop(&mut self) {
         // Said aloud: a child forked meanwhile shares the description and would keep the lock as long as it lives.
         let _released = flock(&self.file, FlockOperation::Unlock);
-    }
-}
-
-fn open(root: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match openat(root, NAME, flags, Mode::empty()) {
-        Err(rustix::io::Errno::NOENT) => {}
-        other => return other,
-    }
-    match openat(root, NAME, flags | OFlags::CREATE | OFlags::EXCL, mode) {
-        Ok(file) => {
-            // The directory's owner decides who may use the machine; the umask does not.
-            rustix::fs::fchmod(&file, mode)?;
-            Ok(file)
-        }
-        Err(rustix::io::Errno::EXIST) => openat(root, NAME, flags, Mode::empty()),
-        Err(error) => Err(error),
     }
 }

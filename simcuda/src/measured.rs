@@ -43,12 +43,15 @@ const ASKED: Source = Measured("answers, H200 580.159.04");
 /// `docs/measurements/conformance-h200.json`: the conformance suite on the same machine.
 const CONFORMANCE: Source = Measured("conformance, H200 580.159.04");
 
+/// Section 7 of the measured facts, two H200 with the same driver; which of an import's calls it is was not noted.
+const TWO_GPUS: Source = Measured("two GPUs, H200 580.159.04");
+
 answers! {
     /// Any call in a child of `fork` whose parent had called `cuInit`.
     FORKED_CHILD = ERROR_NOT_INITIALIZED, ASKED;
-    /// The rendezvous directory is missing: a container without the device node.
+    /// The rendezvous directory is missing: a container without any device node.
     NO_DIRECTORY = ERROR_NO_DEVICE, Unmeasured;
-    /// `CUDA_VISIBLE_DEVICES` leaves no GPU.
+    /// `CUDA_VISIBLE_DEVICES`, or the device nodes that are there, leave no GPU (the latter not measured).
     NO_VISIBLE_GPU = ERROR_NO_DEVICE, Documented;
     /// A call that needs a context on a thread that has none.
     NO_CONTEXT = ERROR_INVALID_CONTEXT, ASKED;
@@ -93,6 +96,12 @@ answers! {
     IPC_OPEN_FREED = ERROR_INVALID_VALUE, ASKED;
     /// `cuIpcOpenMemHandle` with any other flags than LAZY_ENABLE_PEER_ACCESS, 0 included.
     IPC_OPEN_FLAGS = ERROR_INVALID_VALUE, ASKED;
+    /// `cuIpcOpenMemHandle` of memory of a GPU whose device node this process cannot open.
+    IPC_OPEN_NO_NODE = ERROR_INVALID_VALUE, TWO_GPUS;
+    /// `cuIpcOpenMemHandle` in a context of a GPU that does not reach the memory's.
+    IPC_OPEN_NO_PEER = ERROR_PEER_ACCESS_UNSUPPORTED, Unmeasured;
+    /// `cuIpcOpenMemHandle` of memory of another MIG instance.
+    IPC_OPEN_OTHER_INSTANCE = ERROR_INVALID_VALUE, Unmeasured;
     /// `cuIpcCloseMemHandle` of an address that no open returned.
     IPC_CLOSE_UNKNOWN = ERROR_INVALID_VALUE, ASKED;
 
@@ -125,6 +134,11 @@ answers! {
     VMM_EXPORT_NOT_EXPORTABLE = ERROR_INVALID_VALUE, ASKED;
     /// An import of a descriptor that is no GPU memory (memfd, pipe, socket, copy of the bytes) or not open.
     VMM_IMPORT_FOREIGN = ERROR_UNKNOWN, ASKED;
+    /// An import of memory of a GPU whose device node this process cannot open. An import of a pool ends in SIGSEGV then, inside the
+    /// driver.
+    VMM_IMPORT_NO_NODE = ERROR_INVALID_DEVICE, TWO_GPUS;
+    /// An import of memory of another MIG instance.
+    VMM_IMPORT_OTHER_INSTANCE = ERROR_INVALID_DEVICE, Unmeasured;
     /// An import of descriptor number 0, whatever it is: the call takes it for a null pointer.
     VMM_IMPORT_ZERO = ERROR_INVALID_VALUE, CONFORMANCE;
     /// An import of a pool's descriptor.
@@ -151,6 +165,8 @@ answers! {
     VMM_UNMAP_RANGE = ERROR_INVALID_VALUE, ASKED;
     /// `cuMemSetAccess` of a range that does not consist of whole mappings.
     VMM_ACCESS_RANGE = ERROR_INVALID_VALUE, ASKED;
+    /// `cuMemSetAccess` for a GPU that does not reach the memory's.
+    VMM_ACCESS_NO_PEER = ERROR_INVALID_DEVICE, Unmeasured;
     /// `cuMemSetAccess` with flags or a location that do not exist.
     VMM_ACCESS_ARGUMENT = ERROR_INVALID_VALUE, ASKED;
     /// `cuMemRetainAllocationHandle` of an address without a mapping.
@@ -166,11 +182,16 @@ answers! {
     POOL_IMPORT_FOREIGN = ERROR_UNKNOWN, ASKED;
     /// An import of a VMM memory's descriptor as a pool, or with another handle type (the latter not measured).
     POOL_IMPORT_OTHER_KIND = ERROR_NOT_SUPPORTED, ASKED;
+    /// An import of a pool of another MIG instance.
+    POOL_IMPORT_OTHER_INSTANCE = ERROR_INVALID_DEVICE, Unmeasured;
     /// Pointer data that belongs to another pool, or to no living allocation.
     POOL_IMPORT_POINTER = ERROR_INVALID_VALUE, ASKED;
     /// An allocation from an imported pool.
     POOL_ALLOC_IMPORTED = ERROR_INVALID_VALUE, ASKED;
 
+    /// Any call of a process that sees a GPU which is lost. The code that the vendor lists for a device that cannot be used; what is
+    /// answered in which order when a GPU falls off the bus was not measured.
+    GPU_LOST = ERROR_DEVICE_UNAVAILABLE, Unmeasured;
     /// Any call from a host function of a stream. The vendor says that such a call may answer so; not observed.
     CALL_IN_HOST_FUNCTION = ERROR_NOT_PERMITTED, Documented;
     /// A stream memory operation on a misaligned address or with unknown flags.

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use crate::abi::{self, IpcHandle, PoolProps};
 use crate::address_space::{Origin, Region};
+use crate::device::OutOfReach;
 use crate::driver::{Driver, State};
 use crate::error::{CuResult, Result};
+use crate::faults::crash;
 use crate::header::{BLOCK_BYTES, Kind, file_name, u32_at, u64_at};
 use crate::measured;
 use crate::physical::Physical;
@@ -83,6 +85,11 @@ impl Driver {
         if header.kind != Kind::Pool || handle_type != abi::HANDLE_TYPE_POSIX_FD {
             return Err(measured::POOL_IMPORT_OTHER_KIND);
         }
+        self.devices.reach(self.store.dir(), header.device).map_err(|why| match why {
+            // As the driver does (sharing 7).
+            OutOfReach::Node => crash(),
+            OutOfReach::Instance => measured::POOL_IMPORT_OTHER_INSTANCE,
+        })?;
         let identity = Physical::adopt(&self.store, own, header)?;
         let handle = self.next_handle();
         self.state().pools.insert(handle, Pool { identity, imported: true, default: false });

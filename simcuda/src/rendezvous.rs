@@ -10,12 +10,13 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-/// The directory and its two folders, open.
+/// The directory and the two of its folders that every process uses, open.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
     root: OwnedFd,
     alloc: OwnedFd,
     process: OwnedFd,
+    mode: Mode,
     file_mode: Mode,
 }
 
@@ -33,7 +34,7 @@ impl Rendezvous {
             return Err(Errno::ACCESS);
         }
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
-        for name in ["alloc", "proc"] {
+        for name in ["alloc", "clients"] {
             match mkdirat(&root, name, mode) {
                 // The umask must not narrow what the directory's owner allowed.
                 Ok(()) => fchmod(open_dir(&root, name)?, mode)?,
@@ -53,8 +54,15 @@ impl Rendezvous {
     }
 
     fn from_root(root: OwnedFd) -> rustix::io::Result<Self> {
-        let file_mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o666);
-        Ok(Self { alloc: open_dir(&root, "alloc")?, process: open_dir(&root, "proc")?, root, file_mode })
+        let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o777);
+        let file_mode = Mode::from_raw_mode(mode.as_raw_mode() & 0o666);
+        Ok(Self {
+            mode,
+            alloc: open_dir(&root, "alloc")?,
+            process: open_dir(&root, "clients")?,
+            root,
+            file_mode,
+        })
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
@@ -69,6 +77,10 @@ impl Rendezvous {
     /// Process records.
     pub(crate) fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
+    }
+
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) const fn file_mode(&self) -> Mode {
@@ -86,6 +98,6 @@ impl Rendezvous {
     }
 }
 
-fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

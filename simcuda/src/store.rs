@@ -24,31 +24,34 @@ const COLLECT_EVERY_MIN: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Store {
     dir: Rendezvous,
-    bytes_per_gpu: u64,
+    /// Bytes of memory of each device.
+    capacities: Vec<u64>,
 }
 
 impl Store {
-    pub(crate) const fn new(dir: Rendezvous, bytes_per_gpu: u64) -> Self {
-        Self { dir, bytes_per_gpu }
+    pub(crate) const fn new(dir: Rendezvous, capacities: Vec<u64>) -> Self {
+        Self { dir, capacities }
     }
 
     pub(crate) const fn dir(&self) -> &Rendezvous {
         &self.dir
     }
 
-    pub(crate) const fn bytes_per_gpu(&self) -> u64 {
-        self.bytes_per_gpu
+    /// Bytes of memory of a device.
+    pub(crate) fn capacity(&self, device: usize) -> u64 {
+        self.capacities.get(device).copied().unwrap_or(0)
     }
 
     pub(crate) fn ledger(&self) -> rustix::io::Result<Ledger> {
         Ledger::lock(self.dir.root(), self.dir.file_mode())
     }
 
-    /// Makes a new memory file within the GPU's capacity; the descriptor holds the shared lock.
+    /// Makes a new memory file within the device's capacity; the descriptor holds the shared lock.
     pub(crate) fn create(&self, header: &Header) -> Result<OwnedFd> {
         let mut ledger = self.ledger().map_err(io)?;
         let used = |ledger: &Ledger| ledger.used.get(header.device).copied().unwrap_or(u64::MAX);
-        let fits = |used: u64| used.saturating_add(header.bytes) <= self.bytes_per_gpu;
+        let capacity = self.capacity(header.device);
+        let fits = |used: u64| used.saturating_add(header.bytes) <= capacity;
         if !fits(used(&ledger)) || ledger.created >= ledger.files.max(COLLECT_EVERY_MIN) {
             self.collect_locked(&mut ledger).map_err(io)?;
         }

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use crate::abi::{self, AccessDesc, AllocationProp, MemLocation};
 use crate::address_space::{Origin, Region};
 use crate::config::GPUS_MAX;
+use crate::device::OutOfReach;
 use crate::driver::Driver;
 use crate::error::{CuResult, Result};
+use crate::faults::crash;
 use crate::header::{BLOCK_BYTES, Header, Kind};
 use crate::measured;
 use crate::physical::Physical;
@@ -34,18 +36,8 @@ impl Handles {
     }
 }
 
-/// What the driver does with a handle that is not one: it follows it.
-fn crash() -> ! {
-    // A handler that returns, as Rust's does the first time, does not save the program.
-    for _ in 0..2 {
-        // SAFETY: raising a signal in the calling thread touches no memory.
-        unsafe { libc::raise(libc::SIGSEGV) };
-    }
-    std::process::abort()
-}
-
 impl Driver {
-    /// The memory of a handle; the program ends here if there is none, unless the handle is 0.
+    /// The memory of a handle; the program ends here if there is none, unless the handle is 0: the driver follows it.
     fn memory_of(&self, number: u64) -> Result<Arc<Physical>> {
         let known = self.state().handles.handles.get(&number).map(|handle| Arc::clone(&handle.memory));
         match known {
@@ -124,6 +116,10 @@ impl Driver {
         if header.kind != Kind::Vmm {
             return Err(measured::VMM_IMPORT_OTHER_KIND);
         }
+        self.devices.reach(self.store.dir(), header.device).map_err(|why| match why {
+            OutOfReach::Node => measured::VMM_IMPORT_NO_NODE,
+            OutOfReach::Instance => measured::VMM_IMPORT_OTHER_INSTANCE,
+        })?;
         let memory = Physical::adopt(&self.store, own, header)?;
         Ok(self.state().handles.add(self.next_id(), memory))
     }
@@ -207,6 +203,10 @@ impl Driver {
         }
         for start in starts {
             let Some(region) = state.space.at(start) else { continue };
+            let of = region.gpu();
+            if wanted.iter().any(|&(gpu, _)| gpu != of && !self.devices.can_access_peer(gpu, of)) {
+                return Err(measured::VMM_ACCESS_NO_PEER);
+            }
             for &(gpu, flags) in &wanted {
                 if let Some(access) = region.access.get_mut(gpu) {
                     *access = flags;

@@ -3,6 +3,7 @@
 //! Waiting uses the kernel's futex on the word's low half, which works across every namespace. Whoever changes the word by
 //! other means (a copy, a memset) wakes nobody, so waits are bounded and look again.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::fs::Timespec;
@@ -15,6 +16,8 @@ use crate::physical::Span;
 
 const SPINS: u32 = 200;
 const LOOK_AGAIN_NS: i64 = 1_000_000;
+/// How many looks at a word, about a millisecond apart, come to one at whether the GPU is lost.
+const LOOKS_PER_LIFE_SIGN: u32 = 32;
 
 /// What a stream waits for.
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +97,18 @@ impl Word {
         wake(self.low());
     }
 
-    /// Returns when the word satisfies the condition.
-    pub(crate) fn wait(&self, condition: Condition, value: u64) {
+    /// Returns when the word satisfies the condition, or with an error when the GPU that waits is lost.
+    pub(crate) fn wait(&self, condition: Condition, value: u64, is_lost: impl Fn() -> bool) -> Result<()> {
         let bits = if self.span.bytes() == 8 { 64 } else { 32 };
-        wait_until(self.low(), || condition.holds(self.load(), value, bits));
+        let (looks, lost) = (Cell::new(0_u32), Cell::new(false));
+        wait_until(self.low(), || {
+            looks.set(looks.get().wrapping_add(1));
+            if looks.get() > SPINS && looks.get().is_multiple_of(LOOKS_PER_LIFE_SIGN) {
+                lost.set(is_lost());
+            }
+            lost.get() || condition.holds(self.load(), value, bits)
+        });
+        if lost.get() { Err(measured::GPU_LOST) } else { Ok(()) }
     }
 }
 

@@ -83,7 +83,7 @@ impl Dump {
     /// If the directory is none or cannot be read.
     pub fn read(dir: &Path) -> io::Result<Self> {
         let Some(dir) = Rendezvous::open(dir)? else { return Ok(Self { allocations: Vec::new() }) };
-        let store = Store::new(dir, u64::MAX);
+        let store = Store::new(dir, Vec::new());
         let live = store.collect()?;
         let files: Vec<_> = live.iter().map(|(_, stat)| (stat.st_dev, stat.st_ino)).collect();
         let mut holders = holders::find(&files);

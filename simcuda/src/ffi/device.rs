@@ -29,47 +29,49 @@ calls! {
     }
 
     fn cuDeviceGetName(name: Out<u8>, length: i32, device: i32) {
-        driver()?.devices.gpu(device)?;
-        name.set_text(device::NAME, length)
+        name.set_text(&driver()?.devices.named(device)?.1, length)
     }
 
+    /// The first version knows no MIG instances: it tells the GPU.
     fn cuDeviceGetUuid(uuid: Out<Uuid>, device: i32) {
-        uuid.set(Uuid { bytes: device::uuid(driver()?.devices.gpu(device)?) })
+        uuid.set(Uuid { bytes: driver()?.devices.named(device)?.0.gpu_uuid() })
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: i32) {
-        uuid.set(Uuid { bytes: device::uuid(driver()?.devices.gpu(device)?) })
+        uuid.set(Uuid { bytes: driver()?.devices.named(device)?.0.uuid() })
     }
 
     fn cuDeviceGetPCIBusId(text: Out<u8>, length: i32, device: i32) {
-        text.set_text(&device::pci_bus_id(driver()?.devices.gpu(device)?), length)
+        text.set_text(&driver()?.devices.named(device)?.0.pci_bus_id(), length)
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: In<std::ffi::c_char>) {
         let devices = &driver()?.devices;
         let wanted = text.text()?.to_string_lossy();
-        let matches = |ordinal: &i32| devices.gpu(*ordinal).is_ok_and(|gpu| wanted.eq_ignore_ascii_case(&device::pci_bus_id(gpu)));
+        let matches = |ordinal: &i32| {
+            devices.named(*ordinal).is_ok_and(|(device, _)| wanted.eq_ignore_ascii_case(&device.pci_bus_id()))
+        };
         let count = i32::try_from(devices.count()).unwrap_or(0);
         device.set((0..count).find(matches).ok_or(CuResult::ERROR_INVALID_DEVICE)?)
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
         let driver = driver()?;
-        driver.devices.gpu(device)?;
-        bytes.set(usize::try_from(driver.store.bytes_per_gpu()).unwrap_or(usize::MAX))
+        let capacity = driver.store.capacity(driver.devices.gpu(device)?);
+        bytes.set(usize::try_from(capacity).unwrap_or(usize::MAX))
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
-        value.set(device::attribute(driver()?.devices.gpu(device)?, attribute))
+        value.set(driver()?.devices.attribute(device, attribute)?)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
         let devices = &driver()?.devices;
-        can.set(i32::from(device::can_access_peer(devices.gpu(device)?, devices.gpu(peer)?)))
+        can.set(i32::from(devices.can_access_peer(devices.gpu(device)?, devices.gpu(peer)?)))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, from: i32, to: i32) {
         let devices = &driver()?.devices;
-        value.set(device::p2p_attribute(attribute, devices.gpu(from)?, devices.gpu(to)?)?)
+        value.set(devices.p2p_attribute(attribute, devices.gpu(from)?, devices.gpu(to)?)?)
     }
 }

@@ -21,6 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::{Driver, driver};
 use crate::error::{CuResult, Result};
+use crate::faults;
 use crate::measured;
 
 /// Defines exported calls: `fn name(arguments) { body }`, where the body's `Result` becomes the result code and a panic becomes
@@ -32,7 +33,7 @@ macro_rules! calls {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "the vendor's name")]
             pub(crate) extern "C" fn $name($($argument: $type),*) -> $crate::error::CuResult {
-                $crate::ffi::guard(move || $body)
+                $crate::ffi::guard(stringify!($name), move || $body)
             }
         )*
     };
@@ -50,11 +51,11 @@ pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(false);
 }
 
-pub(crate) fn guard(call: impl FnOnce() -> Result<()>) -> CuResult {
+pub(crate) fn guard(name: &str, call: impl FnOnce() -> Result<()>) -> CuResult {
     if IN_HOST_FUNCTION.get() {
         return measured::CALL_IN_HOST_FUNCTION;
     }
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch_unwind(AssertUnwindSafe(|| faults::strike(name).and_then(|()| call()))) {
         Ok(Ok(())) => CuResult::SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => CuResult::ERROR_UNKNOWN,

@@ -3,7 +3,9 @@
 use super::{Out, calls, with_context};
 use crate::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, WRITE_VALUE_NO_MEMORY_BARRIER};
 use crate::address_space::Want;
+use crate::driver::driver;
 use crate::error::{CuResult, Result};
+use crate::faults;
 use crate::measured;
 use crate::stream::Job;
 use crate::word::{Condition, Word};
@@ -52,11 +54,9 @@ fn write(stream: usize, address: u64, bytes: u64, value: u64, flags: u32) -> Res
 
 fn wait(stream: usize, address: u64, bytes: u64, value: u64, flags: u32) -> Result<()> {
     let condition = Condition::from_flags(flags)?;
+    let devices = &driver()?.devices;
     value_job(stream, address, bytes, Want::Read, |word| {
-        Box::new(move || {
-            word.wait(condition, value);
-            Ok(())
-        })
+        Box::new(move || word.wait(condition, value, || devices.minors().any(faults::is_lost)))
     })
 }
 

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub(crate) mod loaded;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -106,7 +108,9 @@ impl Machine {
         let words: Vec<OsString> = wrapper.iter().map(OsString::from).chain([program.into()]).collect();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("SIMCUDA_DIR", self.gpu()).env("LD_LIBRARY_PATH", self.lib());
-        for variable in ["SIMCUDA_MEMORY_MIB", "SIMCUDA_GPUS", "CUDA_VISIBLE_DEVICES"] {
+        for variable in
+            ["SIMCUDA_MEMORY_MIB", "SIMCUDA_GPUS", "SIMCUDA_MIG", "SIMCUDA_P2P", "CUDA_VISIBLE_DEVICES"]
+        {
             command.env_remove(variable);
         }
         command
