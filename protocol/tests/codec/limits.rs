@@ -7,38 +7,38 @@ use crate::proto::{bytes, int};
 use crate::strategies::memfd;
 
 const HELLO: u64 = 2;
-const PUBLISH: u64 = 3;
-const ACQUIRE: u64 = 4;
+pub(crate) const PUBLISH: u64 = 3;
+pub(crate) const ACQUIRE: u64 = 4;
 const RELEASE: u64 = 5;
 const RETIRE: u64 = 6;
 
-fn frame(bytes: Vec<u8>, descriptors: usize) -> Frame {
+pub(crate) fn frame(bytes: Vec<u8>, descriptors: usize) -> Frame {
     Frame { bytes, descriptors: (0..descriptors).map(|_| memfd()).collect(), ..Frame::default() }
 }
 
-fn client(body: u64, inner: &[u8], descriptors: usize) -> Result<(), Refusal> {
+pub(crate) fn client(body: u64, inner: &[u8], descriptors: usize) -> Result<(), Refusal> {
     decode_client(frame([int(1, 1), bytes(body, inner)].concat(), descriptors)).map(drop)
 }
 
 /// The code of a refusal and what it compared.
-fn no(result: Result<(), Refusal>) -> (Code, String) {
+pub(crate) fn no(result: Result<(), Refusal>) -> (Code, String) {
     let refusal = result.expect_err("accepted");
     let compared = refusal.compared().first().map(|c| format!("{}: {} / {}", c.what, c.wanted, c.found));
     (refusal.code(), compared.unwrap_or_default())
 }
 
-fn too_large(compared: &str) -> (Code, String) {
+pub(crate) fn too_large(compared: &str) -> (Code, String) {
     (Code::TooLarge, compared.to_owned())
 }
 
 /// A vmm item, with a change at its end: a later field wins.
-fn item(change: &[u8]) -> Vec<u8> {
+pub(crate) fn item(change: &[u8]) -> Vec<u8> {
     let whole =
         [bytes(1, b"name"), int(2, 1), bytes(3, &[7; 16]), int(5, 1), int(6, 1), change.to_vec()].concat();
     bytes(1, &whole)
 }
 
-fn publish(change: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn publish(change: &[u8]) -> Result<(), Refusal> {
     client(PUBLISH, &item(change), 1)
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
 
+mod bounds;
 mod forward;
 mod hostile;
 mod limits;
