@@ -49,6 +49,8 @@ pub const SELF_TEST_TIME: Duration = Duration::from_secs(30);
 pub const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long the daemon lets its threads end after it was told to stop.
 pub const STOP_TIME: Duration = Duration::from_secs(5);
+/// How long the next part of a set may take after the one before it.
+pub const SET_PART_TIME: Duration = Duration::from_secs(60);
 /// Most bytes of a static members file.
 pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;
 /// How many times what is alive the journal may grow to, in records, before it is written anew.

@@ -17,6 +17,8 @@
 //! | members and sessions come and go | [`sessions`] |
 //! | a buffer appears | [`publish`] |
 //! | a lease is given, waited for, given back | [`acquire`] |
+//! | buffers appear together, and are leased together | [`sets`] |
+//! | the words of a buffer's order; seats of its leases | [`seats`] |
 //! | a buffer ends; what happens to its leases | [`ending`] |
 //! | who is told of it | [`notices`] |
 //! | what was answered so far | [`counters`] |
@@ -31,7 +33,7 @@ use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, EndReason, Publication, RequestId, Wanted,
 };
 use gpu_handoff_protocol::{
-    BootTag, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, LeaseId, PodRef, Refusal,
+    BootTag, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, LeaseId, PodRef, Refusal, SetPart,
 };
 
 mod acquire;
@@ -39,13 +41,16 @@ mod counters;
 mod ending;
 mod notices;
 mod publish;
+mod seats;
 mod sessions;
+mod sets;
 #[cfg(test)]
 mod tests;
 
 pub use counters::Counters;
 use ending::{Ended, Ending};
 pub(crate) use publish::check_range;
+pub use sets::WantedSet;
 
 /// A member's number on this node, for as long as the daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +104,15 @@ pub struct SessionFacts {
 pub enum Ask {
     /// Publish buffers; those that the edges refused already come as refusals, to be answered in order.
     Publish(Vec<Result<Vetted, Refusal>>),
+    /// Publish a part of a set; its items are as those of a publish.
+    PublishSet(SetPart, Vec<Result<Vetted, Refusal>>),
+    /// Acquire leases of all buffers of a set.
+    AcquireSet {
+        /// Which one.
+        wanted: WantedSet,
+        /// Until when to wait for it; `None`: do not wait.
+        until: Option<Instant>,
+    },
     /// Acquire leases.
     Acquire {
         /// What is wanted.
@@ -212,6 +226,8 @@ struct Group {
     last_generation: u64,
     /// Live buffers of each name, by generation.
     names: HashMap<BufferName, BTreeMap<u64, BufferId>>,
+    /// Live buffers of each name of a set.
+    sets: HashMap<BufferName, sets::Versions>,
     ended: Ended,
     watchers: BTreeSet<(SessionId, RequestId)>,
 }
@@ -235,6 +251,9 @@ pub struct Registry {
     descriptors: u64,
     counters: Counters,
     waits: acquire::Waits,
+    set_waits: sets::Waits,
+    staging: sets::Staging,
+    seating: seats::Seating,
     deadlines: BTreeSet<(Instant, BufferId)>,
     effects: Vec<Effect>,
 }
@@ -258,6 +277,9 @@ impl Registry {
             descriptors: 0,
             counters: Counters::default(),
             waits: acquire::Waits::default(),
+            set_waits: sets::Waits::default(),
+            staging: sets::Staging::default(),
+            seating: seats::Seating::default(),
             deadlines: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -281,7 +303,8 @@ impl Registry {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let buffer = self.deadlines.first().map(|(at, _)| *at);
-        [buffer, self.waits.next_deadline()].into_iter().flatten().min()
+        let sets = [self.set_waits.next_deadline(), self.staging.next_deadline()];
+        [buffer, self.waits.next_deadline()].into_iter().chain(sets).flatten().min()
     }
 
     /// Buffers, leases and sessions at the moment.
@@ -302,6 +325,8 @@ impl Registry {
         }
         match ask {
             Ask::Publish(items) => self.publish(session, request, items),
+            Ask::PublishSet(part, items) => self.publish_set(session, request, &part, items, now),
+            Ask::AcquireSet { wanted, until } => self.acquire_set(session, request, wanted, until),
             Ask::Acquire { items, until } => self.acquire(session, request, items, until),
             Ask::Release(leases) => self.release(session, request, &leases),
             Ask::Retire { id, until } => self.retire(session, request, id, until, now),
@@ -313,6 +338,8 @@ impl Registry {
     fn tick(&mut self, now: Instant) {
         self.expire_buffers(now);
         self.expire_waits(now);
+        self.expire_set_waits(now);
+        self.expire_staged(now);
     }
 
     /// A lease number that is not in use.

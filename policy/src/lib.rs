@@ -66,21 +66,14 @@ impl Policy {
     /// Whether a member that holds `usage` may publish this buffer too.
     ///
     /// # Errors
-    /// `POLICY_DENIED`, `UNSUPPORTED_KIND`, `QUOTA_BUFFERS` or `QUOTA_BYTES`.
+    /// `POLICY_DENIED`, `QUOTA_BUFFERS` or `QUOTA_BYTES`.
     pub fn may_publish(&self, usage: &Usage, facts: &BufferFacts) -> Result<(), Refusal> {
         match (facts.kind, self.legacy) {
-            (Kind::Vmm, _) | (Kind::Legacy, LegacyRule::WithinNamespace) => {}
+            (Kind::Vmm | Kind::Timeline, _) | (Kind::Legacy, LegacyRule::WithinNamespace) => {}
             (Kind::Legacy, LegacyRule::Deny) => {
                 return Err(Refusal::new(Code::PolicyDenied)
                     .compared_with("legacy", "within-namespace", "deny")
                     .with_remedy("publish as vmm, or have the administrator set `legacy: within-namespace` in the policy"));
-            }
-            (Kind::Timeline, _) => {
-                return Err(Refusal::new(Code::UnsupportedKind).compared_with(
-                    "kind",
-                    "vmm or legacy",
-                    "timeline",
-                ));
             }
         }
         if facts.lifetime == Lifetime::Pod {
@@ -92,12 +85,21 @@ impl Policy {
         within(Code::QuotaBytes, "bytes", usage.bytes, facts.allocation_size, self.quota.bytes)
     }
 
-    /// Whether a member that holds `usage` may take one more lease.
+    /// Whether a member that holds `usage` may have so many more buffers, for a set that comes in parts: what each of
+    /// them is, is asked of it when it comes.
+    ///
+    /// # Errors
+    /// `QUOTA_BUFFERS`.
+    pub fn may_hold(&self, usage: &Usage, more: u64) -> Result<(), Refusal> {
+        within(Code::QuotaBuffers, "buffers", usage.buffers, more, self.quota.buffers)
+    }
+
+    /// Whether a member that holds `usage` may take so many more leases.
     ///
     /// # Errors
     /// `QUOTA_LEASES`.
-    pub fn may_lease(&self, usage: &Usage) -> Result<(), Refusal> {
-        within(Code::QuotaLeases, "leases", usage.leases, 1, self.quota.leases)
+    pub fn may_lease(&self, usage: &Usage, more: u64) -> Result<(), Refusal> {
+        within(Code::QuotaLeases, "leases", usage.leases, more, self.quota.leases)
     }
 
     /// Whether members of these two groups may know of each other's buffers.
@@ -156,9 +158,13 @@ mod tests {
         assert_eq!(policy.may_publish(&held(1, 15, 0), &facts(Kind::Vmm)), Ok(()));
         let code = |usage| policy.may_publish(&usage, &facts(Kind::Vmm)).unwrap_err().code();
         assert_eq!(code(held(2, 0, 0)), Code::QuotaBuffers);
+        assert_eq!(policy.may_hold(&held(1, 0, 0), 1), Ok(()));
+        assert_eq!(policy.may_hold(&held(1, 0, 0), 2).unwrap_err().code(), Code::QuotaBuffers);
+        assert_eq!(policy.may_publish(&held(1, 15, 0), &facts(Kind::Timeline)), Ok(()));
         assert_eq!(code(held(0, 16, 0)), Code::QuotaBytes);
-        assert_eq!(policy.may_lease(&held(0, 0, 0)), Ok(()));
-        assert_eq!(policy.may_lease(&held(0, 0, 1)).unwrap_err().code(), Code::QuotaLeases);
+        assert_eq!(policy.may_lease(&held(0, 0, 0), 1), Ok(()));
+        assert_eq!(policy.may_lease(&held(0, 0, 0), 2).unwrap_err().code(), Code::QuotaLeases);
+        assert_eq!(policy.may_lease(&held(0, 0, 1), 1).unwrap_err().code(), Code::QuotaLeases);
     }
 
     #[test]

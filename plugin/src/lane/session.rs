@@ -23,7 +23,7 @@ use tracing::{Instrument, debug, info, info_span};
 use super::outbox::{Outbox, Queued, Tally};
 use super::{Context, Newcomer, slot};
 use crate::identity::Process;
-use crate::registry::{Ask, Input, SessionFacts, SessionId};
+use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
 pub(super) struct Peer {
@@ -280,12 +280,20 @@ impl Session<'_> {
                 let vetted = self.context.vetting.begin(items, boot, inspector);
                 return Some((request, Box::pin(async move { Ask::Publish(vetted.await) })));
             }
+            ClientBody::PublishSet { part, items } => {
+                let (boot, inspector) = (self.context.shared.boot, self.context.shared.inspector.clone());
+                let vetted = self.context.vetting.begin(items, boot, inspector);
+                return Some((request, Box::pin(async move { Ask::PublishSet(part, vetted.await) })));
+            }
+            ClientBody::AcquireSet { name, newer_than, wait, .. } => {
+                Ask::AcquireSet { wanted: WantedSet { name, newer_than }, until: after(wait) }
+            }
             ClientBody::Acquire { items, wait, .. } => Ask::Acquire { items, until: after(wait) },
             ClientBody::Release(leases) => Ask::Release(leases),
             ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
             ClientBody::Watch => Ask::Watch,
             ClientBody::Cancel { request } => Ask::Cancel(request),
-            ClientBody::PublishSet { .. } | ClientBody::AcquireSet { .. } | ClientBody::Reattach(_) => {
+            ClientBody::Reattach(_) => {
                 let (wanted, found) = ("a request that this daemon serves", "another");
                 let refusal = Refusal::new(Code::Malformed).compared_with("message", wanted, found);
                 self.peer.say(&refused(request, refusal));

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
 use super::publish::list;
@@ -179,13 +179,15 @@ impl Registry {
         Refusal::new(code).compared_with("buffer", wanted, format!("none such in group {group}"))
     }
 
-    fn grant(&mut self, session: SessionId, id: BufferId) -> Result<Grant, Refusal> {
+    pub(super) fn grant(&mut self, session: SessionId, id: BufferId) -> Result<Grant, Refusal> {
         let (member, rewrite_pid_word) = self.may_import(session, id)?;
+        let carrier = self.buffers.get(&id).and_then(|b| b.carrier.clone());
+        let carrier = carrier.ok_or_else(|| Refusal::new(Code::Retired))?;
         let lease = self.draw_lease();
+        let seat = self.sit(id, lease)?;
         let (Some(buffer), Some(s)) = (self.buffers.get_mut(&id), self.sessions.get_mut(&session)) else {
             return Err(Refusal::new(Code::NotFound));
         };
-        let Some(carrier) = buffer.carrier.clone() else { return Err(Refusal::new(Code::Retired)) };
         buffer.leases.insert(lease);
         buffer.given.insert(session);
         s.leases.insert(lease);
@@ -196,16 +198,16 @@ impl Registry {
             usage.leases += 1;
         }
         self.effects.push(Effect::Note(Note::Leased(lease, id, session)));
-        Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word, receipt: None, seat: None })
+        Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word, receipt: None, seat })
     }
 
     /// Whether the session's pod can and may import the buffer, and whether its handle must be cured first.
-    fn may_import(&self, session: SessionId, id: BufferId) -> Result<(MemberId, bool), Refusal> {
+    pub(super) fn may_import(&self, session: SessionId, id: BufferId) -> Result<(MemberId, bool), Refusal> {
         let gone = || Refusal::new(Code::NotFound);
         let (s, buffer) =
             (self.sessions.get(&session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
         let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
-        self.policy.may_lease(&member.usage)?;
+        self.policy.may_lease(&member.usage, 1)?;
         if let Some(held) = &member.facts.devices
             && !held.contains(&buffer.info.facts.device)
         {
@@ -235,7 +237,7 @@ impl Registry {
         self.reply(session, request, BrokerBody::Released(outcomes));
     }
 
-    fn release_one(&mut self, session: SessionId, lease: LeaseId) -> Result<(), Refusal> {
+    pub(super) fn release_one(&mut self, session: SessionId, lease: LeaseId) -> Result<(), Refusal> {
         let refused =
             || Refusal::new(Code::NotLeased).compared_with("lease", "an active one of this process", lease);
         let s = self.sessions.get_mut(&session).ok_or_else(refused)?;
@@ -243,7 +245,7 @@ impl Registry {
             return Err(refused());
         }
         let member = s.facts.member;
-        self.end_lease(lease, member);
+        self.end_lease(lease, member, SeatEnd::Released);
         Ok(())
     }
 
@@ -252,7 +254,7 @@ impl Registry {
         if let Some(waiting) = self.waits.remove((session, target)) {
             self.close_request(session, target);
             self.settle(session, target, &waiting.items, Code::WaitTimeout);
-        } else if self.unwatch(session, target) {
+        } else if !self.end_set_wait((session, target), Code::WaitTimeout) && self.unwatch(session, target) {
             self.close_request(session, target);
             self.reply(session, target, BrokerBody::Cancelled);
         }

@@ -22,6 +22,10 @@ impl Counters {
         let refused = match body {
             BrokerBody::Published(outcomes) => tally(outcomes, &mut self.published),
             BrokerBody::Acquired(outcomes) => tally(outcomes, &mut self.granted),
+            BrokerBody::AcquiredSet { grants, .. } => {
+                self.granted += grants.len() as u64;
+                0
+            }
             BrokerBody::Released(outcomes) => tally(outcomes, &mut self.released),
             BrokerBody::Retired(Err(_)) | BrokerBody::Refused(_) => 1,
             _ => 0,

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, RequestId};
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, RequestId, SeatEnd};
 use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
 
 use super::{Effect, MemberId, Note, Registry, SessionId};
@@ -120,6 +120,9 @@ impl Registry {
             if let Some(at) = ending.until.take() {
                 self.deadlines.remove(&(at, id));
                 self.orphan(id);
+            } else if ending.reason == EndReason::Superseded {
+                ending.reason = reason;
+                self.orphan(id);
             }
             return;
         }
@@ -135,11 +138,13 @@ impl Registry {
                 self.deadlines.insert((at, id));
                 self.tell_all(id, &Event::Retiring { id, deadline: at.saturating_duration_since(now) });
             }
+            // Its holders may keep what was superseded for as long as they like.
+            (_, None) if reason == EndReason::Superseded => {}
             (_, None) => self.orphan(id),
         }
     }
 
-    fn give_up(&mut self, member: MemberId, carrier: Option<Carrier>) {
+    pub(super) fn give_up(&mut self, member: MemberId, carrier: Option<Carrier>) {
         let Some(carrier) = carrier else { return };
         self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
         self.effects.push(Effect::Dispose(member, carrier));
@@ -155,8 +160,9 @@ impl Registry {
     }
 
     /// Ends a lease that its session has given back or lost; the buffer may be gone with it.
-    pub(super) fn end_lease(&mut self, lease: LeaseId, member: MemberId) {
+    pub(super) fn end_lease(&mut self, lease: LeaseId, member: MemberId, how: SeatEnd) {
         let Some(id) = self.leases.remove(&lease) else { return };
+        self.get_up(id, lease, how);
         if let Some(usage) = self.usage_mut(member) {
             usage.leases -= 1;
         }
@@ -183,10 +189,7 @@ impl Registry {
         if let Some(owner) = self.sessions.get_mut(&buffer.owner) {
             owner.published.remove(&id);
         }
-        if let Some(usage) = self.usage_mut(buffer.member) {
-            usage.buffers -= 1;
-            usage.bytes -= buffer.info.facts.allocation_size;
-        }
+        self.uncharge(buffer.member, &buffer.info);
         self.effects.push(Effect::Note(Note::Gone(id, reason)));
         if let Some(group) = self.groups.get_mut(&buffer.group) {
             group.ended.remember(id, reason);

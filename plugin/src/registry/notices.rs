@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
-use gpu_handoff_protocol::{BufferId, Code, GroupKey, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, Refusal};
 
+use super::sets::Versions;
 use super::{Registry, SessionId};
 
 /// The request number of what nobody asked for.
-const NOTICE: RequestId = 0;
+pub(super) const NOTICE: RequestId = 0;
 
 impl Registry {
     pub(super) fn watch(&mut self, session: SessionId, request: RequestId) {
@@ -20,8 +21,9 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(g) = self.groups.get_mut(&group) else { return };
         g.watchers.insert((session, request));
-        let mut live: Vec<BufferId> = g.names.values().flat_map(BTreeMap::values).copied().collect();
-        live.sort_by_key(|id| self.buffers.get(id).map(|b| b.info.generation));
+        let named = g.names.values().flat_map(BTreeMap::values).copied();
+        let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
+        live.sort_by_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
         for id in live {
             if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
                 self.reply(session, request, BrokerBody::Event(Event::Appeared(info)));
@@ -68,4 +70,9 @@ impl Registry {
         }
         self.tell_watchers(&group, event);
     }
+}
+
+/// Where a buffer stands among those that are there when a watch begins.
+fn place(info: &BufferInfo) -> (u64, u32) {
+    (info.generation, info.set.as_ref().map_or(0, |set| set.index))
 }

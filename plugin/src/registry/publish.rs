@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
-use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, Refusal};
+use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refusal};
 
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId, Vetted};
 
@@ -26,28 +26,34 @@ impl Registry {
         let Some(member) = self.sessions.get(&session).map(|s| s.facts.member) else {
             return Err(Refusal::new(Code::ShuttingDown));
         };
-        if let Err(refusal) = self.may_publish(member, &vetted) {
-            self.effects.push(Effect::Dispose(member, vetted.publication.carrier));
-            return Err(refusal);
-        }
-        let Some(facts) = self.members.get(&member).map(|m| m.facts.clone()) else {
-            return Err(Refusal::new(Code::ShuttingDown));
-        };
-        let generation = self.next_generation(&facts.group);
-        let Vetted { id, publication, verified } = vetted;
-        let info = Arc::new(BufferInfo {
-            id,
-            generation,
-            owner: facts.pod,
-            verified,
-            facts: publication.facts,
-            set: None,
+        let outcome = self.admit(session, member, &vetted).and_then(|owner| {
+            let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+            self.name_is_free(&group, &vetted.publication.facts.name, member)?;
+            Ok((owner, group))
         });
-        self.insert(session, member, facts.group, info, publication.carrier);
+        let (owner, group) = match outcome {
+            Ok(granted) => granted,
+            Err(refusal) => {
+                self.effects.push(Effect::Dispose(member, vetted.publication.carrier));
+                return Err(refusal);
+            }
+        };
+        let generation = self.next_generation(&group);
+        let Vetted { id, publication, verified } = vetted;
+        let info =
+            Arc::new(BufferInfo { id, generation, owner, verified, facts: publication.facts, set: None });
+        self.charge(member, &info, &publication.carrier);
+        self.insert(session, member, group, info, publication.carrier);
         Ok(PublishedAs { id, generation, receipt: None })
     }
 
-    fn may_publish(&self, member: MemberId, vetted: &Vetted) -> Result<(), Refusal> {
+    /// Whether a session may publish this, whatever its name. Gives the pod that will be its owner.
+    pub(super) fn admit(
+        &self,
+        session: SessionId,
+        member: MemberId,
+        vetted: &Vetted,
+    ) -> Result<PodRef, Refusal> {
         let Some(m) = self.members.get(&member) else { return Err(Refusal::new(Code::ShuttingDown)) };
         let facts = &vetted.publication.facts;
         check_range(facts.offset, facts.size, facts.allocation_size)?;
@@ -58,7 +64,7 @@ impl Registry {
             return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
         }
         self.policy.may_publish(&m.usage, facts)?;
-        self.name_is_free(&m.facts.group, &facts.name, member)?;
+        self.check_order(session, facts)?;
         let more = u64::from(matches!(vetted.publication.carrier, Carrier::Descriptor(_)));
         if self.descriptors + more > self.capacity.descriptors {
             let limit = format!("at most {}", self.capacity.descriptors);
@@ -68,7 +74,7 @@ impl Registry {
                 self.descriptors + more,
             ));
         }
-        Ok(())
+        Ok(m.facts.pod.clone())
     }
 
     /// A name belongs to the pod that holds live buffers under it.
@@ -88,13 +94,31 @@ impl Registry {
         }
     }
 
-    fn next_generation(&mut self, group: &GroupKey) -> u64 {
+    pub(super) fn next_generation(&mut self, group: &GroupKey) -> u64 {
         let group = self.groups.entry(group.clone()).or_default();
         group.last_generation += 1;
         group.last_generation
     }
 
-    fn insert(
+    /// Counts a buffer as its member's, whether anybody sees it yet or not.
+    pub(super) fn charge(&mut self, member: MemberId, info: &BufferInfo, carrier: &Carrier) {
+        if let Some(usage) = self.usage_mut(member) {
+            usage.buffers += 1;
+            usage.bytes += info.facts.allocation_size;
+        }
+        self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
+    }
+
+    /// Counts it no longer. Its descriptor is counted until it is [given up](Self::give_up).
+    pub(super) fn uncharge(&mut self, member: MemberId, info: &BufferInfo) {
+        if let Some(usage) = self.usage_mut(member) {
+            usage.buffers -= 1;
+            usage.bytes -= info.facts.allocation_size;
+        }
+    }
+
+    /// Lets a buffer appear that is charged already.
+    pub(super) fn insert(
         &mut self,
         owner: SessionId,
         member: MemberId,
@@ -103,27 +127,30 @@ impl Registry {
         carrier: Carrier,
     ) {
         let id = info.id;
-        if let Some(usage) = self.usage_mut(member) {
-            usage.buffers += 1;
-            usage.bytes += info.facts.allocation_size;
-        }
-        self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
         if let Some(session) = self.sessions.get_mut(&owner) {
             session.published.insert(id);
         }
-        if let Some(g) = self.groups.get_mut(&group) {
-            g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, id);
+        match &info.set {
+            Some(set) => self.enlist(&group, set, info.generation, id),
+            None => {
+                if let Some(g) = self.groups.get_mut(&group) {
+                    g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, id);
+                }
+                self.waits.buffer_appeared(&group, &info.facts.name);
+            }
         }
         self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
         self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
-        self.waits.buffer_appeared(&group, &info.facts.name);
         let carrier = Some(carrier);
         let (leases, given) = (BTreeSet::new(), BTreeSet::new());
         self.buffers.insert(id, Buffer { info, group, owner, member, carrier, ending: None, leases, given });
     }
 
-    /// Takes an ended buffer out of its group's names.
+    /// Takes an ended buffer out of its group's names, or out of its set.
     pub(super) fn unname(&mut self, group: &GroupKey, info: &BufferInfo) {
+        if let Some(set) = &info.set {
+            return self.discharge(group, set, info.generation);
+        }
         let Some(group) = self.groups.get_mut(group) else { return };
         if let Some(ids) = group.names.get_mut(&info.facts.name) {
             ids.remove(&info.generation);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
-use gpu_handoff_protocol::message::EndReason;
+use gpu_handoff_protocol::message::{EndReason, SeatEnd};
 
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
 
@@ -50,6 +50,8 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(ended) = self.sessions.remove(&session) else { return };
         self.waits.forget(session, ended.open.keys().copied());
+        self.set_waits.forget(session);
+        self.drop_staged(session);
         if let Some(group) = self.groups.get_mut(&group) {
             group.watchers.retain(|(watcher, _)| *watcher != session);
         }
@@ -59,7 +61,7 @@ impl Registry {
             }
         }
         for lease in ended.leases {
-            self.end_lease(lease, ended.facts.member);
+            self.end_lease(lease, ended.facts.member, SeatEnd::Died);
         }
         for id in ended.published {
             self.end_buffer(id, reason, None, now);

@@ -7,22 +7,28 @@ use std::time::{Duration, Instant};
 
 use gpu_handoff_policy::{LegacyRule, Policy, Quota};
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, PublishedAs, RequestId, Target,
-    Wanted,
+    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, PublishedAs, RequestId,
+    SeatEnd, Target, Wanted,
 };
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime,
-    Metadata, PodRef, Refusal,
+    Metadata, Order, PodRef, Refusal, Seat, SetInfo, SetPart,
 };
 
 use super::{
     Ask, Capacity, Counters, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted,
+    WantedSet,
 };
 
 mod histories;
+mod orders;
+mod sets;
 mod stories;
 
 const BOOT: BootTag = BootTag(7);
+
+/// What is to be sent, and to whom.
+type Sent = Vec<(SessionId, BrokerMessage)>;
 
 /// A registry with two members of group `n/g` (0 and 1) and one of `n/other` (2), at a time of its own.
 struct World {
@@ -98,6 +104,28 @@ impl World {
         }
     }
 
+    fn publish_part(
+        &mut self,
+        session: SessionId,
+        part: SetPart,
+        items: Vec<Result<Vetted, Refusal>>,
+    ) -> (Vec<Result<PublishedAs, Refusal>>, Sent) {
+        let (request, sent) = self.ask(session, Ask::PublishSet(part, items));
+        match answer(&sent, session, request) {
+            BrokerBody::Published(items) => (items, sent),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn acquire_set(
+        &mut self,
+        session: SessionId,
+        wanted: WantedSet,
+    ) -> Result<(SetInfo, Vec<Grant>), Refusal> {
+        let (request, sent) = self.ask(session, Ask::AcquireSet { wanted, until: None });
+        acquired_set(answer(&sent, session, request))
+    }
+
     fn acquire(&mut self, session: SessionId, wanted: Wanted) -> Result<Grant, Refusal> {
         let (request, sent) = self.ask(session, Ask::Acquire { items: vec![wanted], until: None });
         acquired(answer(&sent, session, request))
@@ -159,6 +187,22 @@ fn answer(sent: &[(SessionId, BrokerMessage)], session: SessionId, request: Requ
     let (_, message) = found.next().expect("an answer");
     assert!(found.next().is_none(), "one answer only");
     message.body.clone()
+}
+
+fn part(name: &str, total: u32, first: u32) -> SetPart {
+    SetPart { name: name.parse().unwrap(), total, first }
+}
+
+fn wanted_set(name: &str, newer_than: u64) -> WantedSet {
+    WantedSet { name: name.parse().unwrap(), newer_than }
+}
+
+fn acquired_set(body: BrokerBody) -> Result<(SetInfo, Vec<Grant>), Refusal> {
+    match body {
+        BrokerBody::AcquiredSet { set, grants } => Ok((set, grants)),
+        BrokerBody::Refused(refusal) => Err(refusal),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn acquired(body: BrokerBody) -> Result<Grant, Refusal> {

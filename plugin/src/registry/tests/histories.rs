@@ -10,6 +10,10 @@ use super::*;
 enum Step {
     Open { member: u32 },
     Publish { who: usize, name: u8 },
+    PublishPart { who: usize, name: u8, total: u32, follow: bool, refused: bool },
+    AcquireSet { who: usize, name: u8, wait: bool },
+    Timeline { who: usize },
+    Ordered { who: usize, which: usize, seats: u32 },
     Acquire { who: usize, name: u8, wait: bool },
     AcquireId { who: usize, which: usize, wait: bool },
     Release { who: usize, which: usize },
@@ -26,6 +30,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (0_u32..3).prop_map(|member| Step::Open { member }),
         4 => (who.clone(), 0_u8..3).prop_map(|(who, name)| Step::Publish { who, name }),
+        4 => (who.clone(), 0_u8..2, 1_u32..4, prop::bool::weighted(0.8), prop::bool::weighted(0.1)).prop_map(|(who, name, total, follow, refused)| Step::PublishPart { who, name, total, follow, refused }),
+        2 => (who.clone(), 0_u8..2, any::<bool>()).prop_map(|(who, name, wait)| Step::AcquireSet { who, name, wait }),
+        1 => who.clone().prop_map(|who| Step::Timeline { who }),
+        2 => (who.clone(), which.clone(), 0_u32..3).prop_map(|(who, which, seats)| Step::Ordered { who, which, seats }),
         4 => (who.clone(), 0_u8..3, any::<bool>()).prop_map(|(who, name, wait)| Step::Acquire { who, name, wait }),
         2 => (who.clone(), which.clone(), any::<bool>()).prop_map(|(who, which, wait)| Step::AcquireId { who, which, wait }),
         3 => (who.clone(), which.clone()).prop_map(|(who, which)| Step::Release { who, which }),
@@ -44,6 +52,8 @@ struct Seen {
     sessions: Vec<SessionId>,
     member: HashMap<SessionId, u32>,
     buffers: Vec<BufferId>,
+    /// What each session has begun to publish: name, total and how much has come.
+    parts: HashMap<SessionId, (u8, u32, u32)>,
     group: HashMap<BufferId, &'static str>,
     leases: Vec<(SessionId, LeaseId)>,
     unanswered: HashSet<(SessionId, RequestId)>,
@@ -68,8 +78,18 @@ impl Seen {
                     assert!(self.unanswered.remove(&key) || watched, "one answer to each request: {key:?}");
                 }
             }
-            if let BrokerBody::Acquired(items) = &message.body {
-                for grant in items.iter().flatten() {
+            let none = Vec::new();
+            let (items, whole) = match &message.body {
+                BrokerBody::Acquired(items) => (items, &none),
+                BrokerBody::AcquiredSet { set, grants } => {
+                    assert_eq!(grants.len(), set.total as usize, "all of a set or nothing");
+                    assert!(grants.iter().all(|g| g.buffer.generation == set.generation));
+                    (&Vec::new(), grants)
+                }
+                _ => (&Vec::new(), &none),
+            };
+            {
+                for grant in items.iter().flatten().chain(whole) {
                     let own = group_of(self.member[session]);
                     assert_eq!(self.group[&grant.buffer.id], own, "never another group's buffer");
                     self.leases.push((*session, grant.lease));
@@ -103,10 +123,39 @@ fn play(w: &mut World, seen: &mut Seen, step: &Step) {
         }
         Step::Publish { who, name } => {
             let Some(session) = pick(&seen.sessions, who) else { return };
-            let vetted = w.vetted(&format!("name-{name}"), descriptor());
-            seen.group.insert(vetted.id, group_of(seen.member[&session]));
-            seen.buffers.push(vetted.id);
-            seen.published += 1;
+            let mut vetted = published(w, seen, session);
+            vetted.publication.facts.name = format!("name-{name}").parse().unwrap();
+            request(w, seen, session, Ask::Publish(vec![Ok(vetted)]));
+        }
+        Step::PublishPart { who, name, total, follow, refused } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let begun = seen.parts.get(&session).copied().filter(|_| follow);
+            let (name, total, first) = begun.filter(|(_, t, f)| f < t).unwrap_or((name, total, 0));
+            seen.parts.insert(session, (name, total, first + 1));
+            let part = part(&format!("set-{name}"), total, first);
+            let item =
+                if refused { Err(Refusal::new(Code::NotGpuMemory)) } else { Ok(published(w, seen, session)) };
+            request(w, seen, session, Ask::PublishSet(part, vec![item]));
+        }
+        Step::AcquireSet { who, name, wait } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let (wanted, until) = (wanted_set(&format!("set-{name}"), 0), until(w, wait));
+            request(w, seen, session, Ask::AcquireSet { wanted, until });
+        }
+        Step::Timeline { who } => {
+            let Some(session) = pick(&seen.sessions, who) else { return };
+            let mut vetted = published(w, seen, session);
+            vetted.publication.facts.kind = Kind::Timeline;
+            request(w, seen, session, Ask::Publish(vec![Ok(vetted)]));
+        }
+        Step::Ordered { who, which, seats } => {
+            let (Some(session), Some(timeline)) = (pick(&seen.sessions, who), pick(&seen.buffers, which))
+            else {
+                return;
+            };
+            let mut vetted = published(w, seen, session);
+            vetted.publication.facts.order =
+                Some(Order { timeline, ready_word: 0, value: 1, first_seat_word: 1, seats });
             request(w, seen, session, Ask::Publish(vec![Ok(vetted)]));
         }
         Step::Acquire { who, name, wait } => {
@@ -174,6 +223,15 @@ fn play(w: &mut World, seen: &mut Seen, step: &Step) {
     }
 }
 
+/// Something to publish, of which the observer knows.
+fn published(w: &mut World, seen: &mut Seen, session: SessionId) -> Vetted {
+    let vetted = w.vetted("name-0", descriptor());
+    seen.group.insert(vetted.id, group_of(seen.member[&session]));
+    seen.buffers.push(vetted.id);
+    seen.published += 1;
+    vetted
+}
+
 fn request(w: &mut World, seen: &mut Seen, session: SessionId, ask: Ask) {
     seen.unanswered.insert((session, w.next + 1));
     let (_, sent) = w.ask(session, ask);
@@ -190,10 +248,16 @@ fn check(w: &World) {
             buffer.ending.is_none() || !buffer.leases.is_empty(),
             "an ended buffer without leases is gone"
         );
-        let named = r.groups[&buffer.group]
-            .names
-            .get(&buffer.info.facts.name)
-            .is_some_and(|ids| ids.get(&buffer.info.generation) == Some(id));
+        let group = &r.groups[&buffer.group];
+        let named = match &buffer.info.set {
+            Some(set) => {
+                group.sets.get(&set.name).is_some_and(|versions| versions.buffers().any(|b| b == *id))
+            }
+            None => group
+                .names
+                .get(&buffer.info.facts.name)
+                .is_some_and(|ids| ids.get(&buffer.info.generation) == Some(id)),
+        };
         assert_eq!(named, buffer.ending.is_none(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
         assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));
@@ -206,14 +270,22 @@ fn check(w: &World) {
         assert!(session.published.iter().all(|id| r.buffers.contains_key(id)));
     }
     for (id, member) in &r.members {
-        let (buffers, leases) = held.get(id).copied().unwrap_or_default();
+        let (mut buffers, leases) = held.get(id).copied().unwrap_or_default();
+        buffers += r.staging.charged(*id).0;
         assert_eq!(
             (member.usage.buffers, member.usage.leases, member.usage.bytes),
             (buffers, leases, buffers * 100)
         );
     }
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
-    assert_eq!(r.descriptors, live as u64);
+    let staged: u64 = r.members.keys().map(|m| r.staging.charged(*m).0).sum();
+    assert_eq!(r.descriptors, live as u64 + staged);
+    let ordered = r.buffers.values().filter(|b| b.info.facts.order.is_some());
+    assert_eq!(r.seated().count(), ordered.map(|b| b.leases.len()).sum::<usize>(), "each has one seat");
+    for (buffer, seat, lease) in r.seated() {
+        assert_eq!(r.leases[&lease], buffer);
+        assert!(seat.0 < r.buffers[&buffer].info.facts.order.unwrap().seats);
+    }
     assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>());
 }
 
@@ -240,6 +312,7 @@ proptest! {
         prop_assert_eq!(w.registry.counts(), (0, 0, 0));
         prop_assert_eq!(w.disposed, seen.published);
         prop_assert!(w.registry.groups.is_empty() && w.registry.deadlines.is_empty());
+        prop_assert_eq!(w.registry.seated().count(), 0);
         prop_assert_eq!(w.registry.next_deadline(), None);
     }
 }

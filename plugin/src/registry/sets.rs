@@ -1,0 +1,215 @@
+//! Sets: buffers that are published as one version of a name, all or nothing.
+//!
+//! A set comes in parts ([`staging`]). What has come of it is charged to its member, but seen by nobody, until the part
+//! that makes it whole; then all of it appears at once, and the version before it is superseded. Each buffer of a set is
+//! a buffer like any other, except that it is not found by its own name. A version with a buffer that has ended is no
+//! longer whole, so it is not found any more either.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerBody, EndReason, Grant, RequestId};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Refusal, SetInfo, SetRef};
+
+use super::{MemberId, Registry, SessionId};
+
+mod staging;
+mod waits;
+
+pub(super) use staging::Staging;
+pub(super) use waits::Waits;
+
+/// A set that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedSet {
+    /// Its name.
+    pub name: BufferName,
+    /// Only a generation above this one will do; 0: any.
+    pub newer_than: u64,
+}
+
+/// The live buffers of one name of a set, by generation.
+#[derive(Debug, Default)]
+pub(super) struct Versions(BTreeMap<u64, Version>);
+
+#[derive(Debug)]
+struct Version {
+    total: u32,
+    /// Its live buffers, by their index.
+    buffers: BTreeMap<u32, BufferId>,
+}
+
+impl Version {
+    fn is_whole(&self) -> bool {
+        self.buffers.len() == self.total as usize
+    }
+}
+
+impl Versions {
+    pub(super) fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.0.values().flat_map(|version| version.buffers.values().copied())
+    }
+
+    /// The newest whole version above a generation.
+    fn newest(&self, above: u64) -> Option<(u64, &Version)> {
+        let mut newer = self.0.iter().rev().take_while(|(generation, _)| **generation > above);
+        newer.find(|(_, version)| version.is_whole()).map(|(generation, version)| (*generation, version))
+    }
+}
+
+impl Registry {
+    /// Makes a live buffer a part of its set.
+    pub(super) fn enlist(&mut self, group: &GroupKey, set: &SetRef, generation: u64, id: BufferId) {
+        let Some(group) = self.groups.get_mut(group) else { return };
+        let versions = group.sets.entry(set.name.clone()).or_default();
+        let fresh = || Version { total: set.total, buffers: BTreeMap::new() };
+        versions.0.entry(generation).or_insert_with(fresh).buffers.insert(set.index, id);
+    }
+
+    /// Takes an ended buffer out of its set.
+    pub(super) fn discharge(&mut self, group: &GroupKey, set: &SetRef, generation: u64) {
+        let Some(group) = self.groups.get_mut(group) else { return };
+        let Some(versions) = group.sets.get_mut(&set.name) else { return };
+        if let Some(version) = versions.0.get_mut(&generation) {
+            version.buffers.remove(&set.index);
+            if version.buffers.is_empty() {
+                versions.0.remove(&generation);
+            }
+        }
+        if versions.0.is_empty() {
+            group.sets.remove(&set.name);
+        }
+    }
+
+    /// The name of a set belongs to the pod that holds live buffers of it, or has begun to publish it.
+    fn set_name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
+        let live = self.groups.get(group).and_then(|g| g.sets.get(name));
+        let live = live.and_then(|versions| versions.buffers().next()).and_then(|id| self.buffers.get(&id));
+        let holder = live.map(|b| b.member).into_iter().chain(self.staging.publisher(group, name));
+        match holder.into_iter().find(|holder| *holder != member) {
+            None => Ok(()),
+            Some(holder) => {
+                let wanted = format!("{name} free, or held by the publishing pod");
+                let pod = self.members.get(&holder).map_or_else(String::new, |m| m.facts.pod.to_string());
+                Err(Refusal::new(Code::NameTaken).compared_with("set", wanted, format!("held by pod {pod}")))
+            }
+        }
+    }
+
+    /// All live buffers of these names end: a later version is there.
+    fn supersede(&mut self, older: Vec<BufferId>, now: Instant) {
+        for id in older {
+            self.end_buffer(id, EndReason::Superseded, None, now);
+        }
+    }
+
+    pub(super) fn acquire_set(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        wanted: WantedSet,
+        until: Option<Instant>,
+    ) {
+        let Some(group) = self.group_of(session).cloned() else { return };
+        let there = self.find_set(&group, &wanted).is_some();
+        let Some(until) = until.filter(|_| !there) else {
+            self.settle_set(session, request, &wanted, Code::NotFound);
+            return;
+        };
+        if let Err(refusal) = self.open_request(session, request, 1) {
+            self.reply(session, request, BrokerBody::Refused(refusal));
+            return;
+        }
+        self.set_waits.add((session, request), group, wanted, until);
+    }
+
+    fn find_set(&self, group: &GroupKey, wanted: &WantedSet) -> Option<(SetInfo, Vec<BufferId>)> {
+        let versions = self.groups.get(group)?.sets.get(&wanted.name)?;
+        let (generation, version) = versions.newest(wanted.newer_than)?;
+        let info = SetInfo { name: wanted.name.clone(), generation, total: version.total };
+        Some((info, version.buffers.values().copied().collect()))
+    }
+
+    /// Answers with leases of all buffers of the set, or with one refusal and none.
+    fn settle_set(&mut self, session: SessionId, request: RequestId, wanted: &WantedSet, missing: Code) {
+        let body = match self.lease_set(session, wanted, missing) {
+            Ok((set, grants)) => BrokerBody::AcquiredSet { set, grants },
+            Err(refusal) => BrokerBody::Refused(refusal),
+        };
+        self.reply(session, request, body);
+    }
+
+    fn lease_set(
+        &mut self,
+        session: SessionId,
+        wanted: &WantedSet,
+        missing: Code,
+    ) -> Result<(SetInfo, Vec<Grant>), Refusal> {
+        let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        let (set, ids) = self.find_set(&group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
+        self.may_lease_all(session, &ids)?;
+        let mut grants = Vec::with_capacity(ids.len());
+        for id in ids {
+            match self.grant(session, id) {
+                Ok(grant) => grants.push(grant),
+                Err(refusal) => {
+                    // Looked at before, so this does not happen; if it did, none must be left.
+                    for grant in grants {
+                        let _ = self.release_one(session, grant.lease);
+                    }
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok((set, grants))
+    }
+
+    /// Whether the session may lease all of these, so that no lease is given where one would be refused.
+    fn may_lease_all(&self, session: SessionId, ids: &[BufferId]) -> Result<(), Refusal> {
+        let member = self.sessions.get(&session).and_then(|s| self.members.get(&s.facts.member));
+        let member = member.ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        self.policy.may_lease(&member.usage, ids.len() as u64)?;
+        ids.iter().try_for_each(|id| {
+            self.may_import(session, *id)?;
+            self.has_seat(*id)
+        })
+    }
+
+    /// Answers those that wait for a set which has appeared.
+    fn settle_waits_for_set(&mut self, group: &GroupKey, name: &BufferName) {
+        for key in self.set_waits.for_name(group, name) {
+            let Some(wanted) = self.set_waits.wanted(key) else { continue };
+            if self.find_set(group, wanted).is_some() {
+                self.end_set_wait(key, Code::NotFound);
+            }
+        }
+    }
+
+    pub(super) fn expire_set_waits(&mut self, now: Instant) {
+        while let Some(key) = self.set_waits.expired(now) {
+            self.end_set_wait(key, Code::WaitTimeout);
+        }
+    }
+
+    /// Ends a wait for a set; whether there was one.
+    pub(super) fn end_set_wait(&mut self, key: (SessionId, RequestId), missing: Code) -> bool {
+        let (session, request) = key;
+        let Some(wanted) = self.set_waits.remove(key) else { return false };
+        self.close_request(session, request);
+        self.settle_set(session, request, &wanted, missing);
+        true
+    }
+}
+
+fn no_set(group: &GroupKey, wanted: &WantedSet, code: Code) -> Refusal {
+    let what = match wanted.newer_than {
+        0 => wanted.name.to_string(),
+        above => format!("{} newer than generation {above}", wanted.name),
+    };
+    Refusal::new(code).compared_with("set", what, format!("none such, whole, in group {group}"))
+}
+
+/// What a buffer is within the set that it is published with.
+fn set_ref(name: &BufferName, index: usize, total: u32) -> Option<SetRef> {
+    Some(SetRef { name: name.clone(), index: u32::try_from(index).ok()?, total })
+}

@@ -1,0 +1,234 @@
+//! Sets that have not come whole.
+//!
+//! Bounded: one a session, at most [`SET_BUFFERS`](gpu_handoff_protocol::limits::SET_BUFFERS) buffers each, all of them
+//! within the member's quota, and each part has [`SET_PART_TIME`](crate::limits::SET_PART_TIME) after the one before it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, PublishedAs, RequestId};
+use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, Refusal, SetPart};
+
+use super::set_ref;
+use crate::limits;
+use crate::registry::{Effect, MemberId, Registry, SessionId, Vetted};
+
+type Outcomes = Vec<Result<PublishedAs, Refusal>>;
+
+#[derive(Debug)]
+struct Staged {
+    name: BufferName,
+    total: u32,
+    generation: u64,
+    group: GroupKey,
+    member: MemberId,
+    /// What has come so far, in order.
+    items: Vec<(Arc<BufferInfo>, Carrier)>,
+    /// When the next part must have come.
+    until: Instant,
+}
+
+impl Staged {
+    /// Whether this part is the next one.
+    fn is_followed_by(&self, part: &SetPart) -> bool {
+        self.name == part.name && self.total == part.total && self.items.len() == part.first as usize
+    }
+
+    fn is_whole(&self) -> bool {
+        self.items.len() == self.total as usize
+    }
+}
+
+/// What each session has begun to publish.
+#[derive(Debug, Default)]
+pub(in crate::registry) struct Staging {
+    of: HashMap<SessionId, Staged>,
+    by_name: HashMap<(GroupKey, BufferName), SessionId>,
+    by_time: BTreeSet<(Instant, SessionId)>,
+}
+
+impl Staging {
+    pub(in crate::registry) fn next_deadline(&self) -> Option<Instant> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Who has begun to publish a set of this name.
+    pub(super) fn publisher(&self, group: &GroupKey, name: &BufferName) -> Option<MemberId> {
+        let session = self.by_name.get(&(group.clone(), name.clone()))?;
+        self.of.get(session).map(|staged| staged.member)
+    }
+
+    fn begin(&mut self, session: SessionId, staged: Staged) {
+        self.by_name.insert((staged.group.clone(), staged.name.clone()), session);
+        self.by_time.insert((staged.until, session));
+        self.of.insert(session, staged);
+    }
+
+    fn take(&mut self, session: SessionId) -> Option<Staged> {
+        let staged = self.of.remove(&session)?;
+        self.by_name.remove(&(staged.group.clone(), staged.name.clone()));
+        self.by_time.remove(&(staged.until, session));
+        Some(staged)
+    }
+
+    fn prolong(&mut self, session: SessionId, until: Instant) {
+        let Some(staged) = self.of.get_mut(&session) else { return };
+        self.by_time.remove(&(staged.until, session));
+        staged.until = until;
+        self.by_time.insert((until, session));
+    }
+
+    /// Buffers and bytes that are charged to a member for sets that have not come whole, and descriptors.
+    #[cfg(test)]
+    pub(in crate::registry) fn charged(&self, member: MemberId) -> (u64, u64) {
+        let items = self.of.values().filter(|s| s.member == member).flat_map(|s| &s.items);
+        items.fold((0, 0), |(count, bytes), (info, _)| (count + 1, bytes + info.facts.allocation_size))
+    }
+}
+
+impl Registry {
+    pub(in crate::registry) fn publish_set(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        part: &SetPart,
+        items: Vec<Result<Vetted, Refusal>>,
+        now: Instant,
+    ) {
+        let outcomes = self.take_part(session, part, items, now);
+        let whole = self.staging.of.get(&session).is_some_and(Staged::is_whole);
+        self.reply(session, request, BrokerBody::Published(outcomes));
+        // After the answer, so that a publisher knows its own buffers before it hears of them.
+        if whole && let Some(staged) = self.staging.take(session) {
+            self.set_is_whole(session, staged, now);
+        }
+    }
+
+    /// Takes a part that follows what has come before. Where it or one of its items is refused, nothing is left of the set.
+    fn take_part(
+        &mut self,
+        session: SessionId,
+        part: &SetPart,
+        items: Vec<Result<Vetted, Refusal>>,
+        now: Instant,
+    ) -> Outcomes {
+        let Some(member) = self.sessions.get(&session).map(|s| s.facts.member) else {
+            return items.into_iter().map(|_| Err(Refusal::new(Code::ShuttingDown))).collect();
+        };
+        if let Err(refusal) = self.follow(session, member, part, now) {
+            self.drop_staged(session);
+            return items.into_iter().map(|item| Err(self.turn_away(member, item, &refusal))).collect();
+        }
+        let outcomes: Outcomes =
+            items.into_iter().map(|item| item.and_then(|vetted| self.stage(session, vetted))).collect();
+        if outcomes.iter().all(Result::is_ok) {
+            self.staging.prolong(session, now + limits::SET_PART_TIME);
+            return outcomes;
+        }
+        self.drop_staged(session);
+        let broken = broken(part, "one that was refused");
+        outcomes.into_iter().map(|outcome| outcome.and(Err(broken.clone()))).collect()
+    }
+
+    /// Whether the part is the first of a set or follows the one before it. A first part begins its set anew.
+    fn follow(
+        &mut self,
+        session: SessionId,
+        member: MemberId,
+        part: &SetPart,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        if part.first > 0 {
+            let follows = self.staging.of.get(&session).is_some_and(|staged| staged.is_followed_by(part));
+            if !follows {
+                return Err(broken(part, "a part that does not follow"));
+            }
+            return self.set_name_is_free(&group, &part.name, member);
+        }
+        self.drop_staged(session);
+        self.set_name_is_free(&group, &part.name, member)?;
+        // Of two processes of a pod that publish one name the later takes it over.
+        if let Some(other) = self.staging.by_name.get(&(group.clone(), part.name.clone())).copied() {
+            self.drop_staged(other);
+        }
+        if let Some(m) = self.members.get(&member) {
+            self.policy.may_hold(&m.usage, u64::from(part.total))?;
+        }
+        let generation = self.next_generation(&group);
+        let (name, until) = (part.name.clone(), now + limits::SET_PART_TIME);
+        let staged = Staged { name, total: part.total, generation, group, member, items: Vec::new(), until };
+        self.staging.begin(session, staged);
+        Ok(())
+    }
+
+    fn stage(&mut self, session: SessionId, vetted: Vetted) -> Result<PublishedAs, Refusal> {
+        let Some(staged) = self.staging.of.get(&session) else {
+            return Err(Refusal::new(Code::ShuttingDown));
+        };
+        let (member, generation) = (staged.member, staged.generation);
+        let set = set_ref(&staged.name, staged.items.len(), staged.total);
+        let info = match self.admit(session, member, &vetted) {
+            Ok(owner) => {
+                let Vetted { id, verified, ref publication } = vetted;
+                let facts = publication.facts.clone();
+                Arc::new(BufferInfo { id, generation, owner, verified, facts, set })
+            }
+            Err(refusal) => {
+                self.effects.push(Effect::Dispose(member, vetted.publication.carrier));
+                return Err(refusal);
+            }
+        };
+        self.charge(member, &info, &vetted.publication.carrier);
+        let receipt = PublishedAs { id: info.id, generation, receipt: None };
+        if let Some(staged) = self.staging.of.get_mut(&session) {
+            staged.items.push((info, vetted.publication.carrier));
+        }
+        Ok(receipt)
+    }
+
+    /// Closes what came with an item of a part that is refused; an item that was refused before keeps its reason.
+    fn turn_away(&mut self, member: MemberId, item: Result<Vetted, Refusal>, refusal: &Refusal) -> Refusal {
+        match item {
+            Ok(vetted) => {
+                self.effects.push(Effect::Dispose(member, vetted.publication.carrier));
+                refusal.clone()
+            }
+            Err(own) => own,
+        }
+    }
+
+    /// Everybody sees the set now, and the version before it takes no new leases.
+    fn set_is_whole(&mut self, session: SessionId, staged: Staged, now: Instant) {
+        let Staged { name, group, member, items, .. } = staged;
+        let older = self.groups.get(&group).and_then(|g| g.sets.get(&name));
+        let older = older.map(|versions| versions.buffers().collect()).unwrap_or_default();
+        for (info, carrier) in items {
+            self.insert(session, member, group.clone(), info, carrier);
+        }
+        self.supersede(older, now);
+        self.settle_waits_for_set(&group, &name);
+    }
+
+    /// Gives up what has come of a set.
+    pub(in crate::registry) fn drop_staged(&mut self, session: SessionId) {
+        let Some(staged) = self.staging.take(session) else { return };
+        for (info, carrier) in staged.items {
+            self.uncharge(staged.member, &info);
+            self.give_up(staged.member, Some(carrier));
+        }
+    }
+
+    pub(in crate::registry) fn expire_staged(&mut self, now: Instant) {
+        while let Some((_, session)) = self.staging.by_time.first().filter(|(at, _)| *at <= now).copied() {
+            self.drop_staged(session);
+        }
+    }
+}
+
+fn broken(part: &SetPart, found: &str) -> Refusal {
+    let SetPart { name, total, first } = part;
+    let wanted = format!("all {total} buffers of {name}, each part after the one before");
+    Refusal::new(Code::SetBroken).compared_with("set", wanted, format!("{found}, from buffer {first} on"))
+}
