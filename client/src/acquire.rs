@@ -150,7 +150,12 @@ impl Client {
     }
 
     /// Makes a grant a lease, or gives it back.
-    fn take(&self, grant: Result<Grant, Refusal>, place: Place, asked: Instant) -> Result<Lease, Fault> {
+    pub(crate) fn take(
+        &self,
+        grant: Result<Grant, Refusal>,
+        place: Place,
+        asked: Instant,
+    ) -> Result<Lease, Fault> {
         let grant = grant?;
         let held = Held::new(Arc::clone(&self.shared), grant.lease, grant.buffer.id);
         let mapping_began = Instant::now();
@@ -161,7 +166,7 @@ impl Client {
 }
 
 /// Until when the answer must have come, for a wait within its limit.
-fn answer_deadline(wait: Duration) -> Result<Instant, Fault> {
+pub(crate) fn answer_deadline(wait: Duration) -> Result<Instant, Fault> {
     let most = Duration::from_millis(wire::ACQUIRE_WAIT_MS);
     if wait <= most {
         return Ok(after(wait + limits::ANSWER));

@@ -44,6 +44,7 @@ mod lease;
 pub mod limits;
 mod memory;
 mod publish;
+mod sets;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -56,8 +57,9 @@ pub use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmMapping};
 pub use gpu_handoff_protocol::message::{EndReason, Event, Welcome};
 pub use gpu_handoff_protocol::{
     Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, GroupKey, Kind,
-    LeaseId, Lifetime, Metadata, PodRef, Refusal, Tensor,
+    LeaseId, Lifetime, Metadata, PodRef, Refusal, SetRef, Tensor,
 };
 pub use lease::{Lease, LeaseState, Took};
 pub use publish::{PublishTook, Published};
+pub use sets::{AcquireSet, LeaseSet, PublishedSet};
 pub use watch::Watch;

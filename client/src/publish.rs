@@ -192,19 +192,19 @@ impl Client {
         }
     }
 
-    fn published(&self, name: BufferName, receipt: PublishedAs, took: PublishTook) -> Published {
+    pub(crate) fn published(&self, name: BufferName, receipt: PublishedAs, took: PublishTook) -> Published {
         Published { shared: Arc::clone(&self.shared), name, receipt, took }
     }
 }
 
 /// How long the node may take to answer for so many publications in a packet.
-fn answer_time(count: usize) -> Duration {
+pub(crate) fn answer_time(count: usize) -> Duration {
     let items = u32::try_from(count).unwrap_or(u32::MAX);
     limits::ANSWER.saturating_add(limits::PUBLISH_ITEM.saturating_mul(items))
 }
 
 /// Splits buffers so that each part fits into one packet.
-fn packets<'a, 'b>(mut buffers: &'b [Buffer<'a>]) -> impl Iterator<Item = &'b [Buffer<'a>]> {
+pub(crate) fn packets<'a, 'b>(mut buffers: &'b [Buffer<'a>]) -> impl Iterator<Item = &'b [Buffer<'a>]> {
     std::iter::from_fn(move || {
         let mut room = wire::MESSAGE_BYTES - ENVELOPE_BYTES;
         let fits = buffers.iter().take(wire::MESSAGE_ITEMS).take_while(|buffer| {

@@ -3,6 +3,7 @@
 mod conversation;
 mod fake;
 mod leases;
+mod sets;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -169,7 +169,8 @@ impl State {
             // An answer that was taken leaves nothing behind: the request is over.
             Content::Answer { so_far, whole } => {
                 match so_far {
-                    Some(BrokerBody::Acquired(items)) => self.give_back(&items, Some(sink)),
+                    Some(BrokerBody::Acquired(items)) => self.give_back(items.iter().flatten(), Some(sink)),
+                    Some(BrokerBody::AcquiredSet { grants, .. }) => self.give_back(grants.iter(), Some(sink)),
                     Some(BrokerBody::Published(outcomes)) => self.unsent.retire_all(&outcomes),
                     _ => {}
                 }
@@ -180,8 +181,8 @@ impl State {
         open && self.end.is_none()
     }
 
-    fn give_back(&mut self, items: &[Result<Grant, Refusal>], known_to: Option<&dyn Sink>) {
-        for grant in items.iter().flatten() {
+    fn give_back<'g>(&mut self, grants: impl Iterator<Item = &'g Grant>, known_to: Option<&dyn Sink>) {
+        for grant in grants {
             self.unsent.release(grant.lease);
             if let Some(sink) = known_to {
                 sink.ungranted(grant.buffer.id);
@@ -198,7 +199,8 @@ impl State {
         let Some(slot) = self.slots.get_mut(&message.request) else {
             // An answer that nobody waits for any more.
             match message.body {
-                BrokerBody::Acquired(items) => self.give_back(&items, None),
+                BrokerBody::Acquired(items) => self.give_back(items.iter().flatten(), None),
+                BrokerBody::AcquiredSet { grants, .. } => self.give_back(grants.iter(), None),
                 BrokerBody::Published(outcomes) => self.unsent.retire_all(&outcomes),
                 _ => {}
             }
@@ -207,8 +209,14 @@ impl State {
         match &mut slot.content {
             Content::Answer { so_far, whole } => {
                 // Known before the next packet is read: that may already say that the buffer ends.
-                if let BrokerBody::Acquired(items) = &message.body {
-                    items.iter().flatten().for_each(|grant| sink.granted(&grant.buffer));
+                match &message.body {
+                    BrokerBody::Acquired(items) => {
+                        items.iter().flatten().for_each(|grant| sink.granted(&grant.buffer));
+                    }
+                    BrokerBody::AcquiredSet { grants, .. } => {
+                        grants.iter().for_each(|grant| sink.granted(&grant.buffer));
+                    }
+                    _ => {}
                 }
                 let joined = match so_far.take() {
                     None => Ok(message.body),

@@ -10,7 +10,7 @@ use super::fake::{Door, Fake, connected, grant, until, welcome};
 use super::{id, info};
 use crate::{Acquire, Buffer, ClientError, ExportedFd, limits};
 
-fn exported() -> Arc<ExportedFd> {
+pub(super) fn exported() -> Arc<ExportedFd> {
     let fd = std::fs::File::open("/dev/null").unwrap().into();
     Arc::new(ExportedFd { fd, bytes: 2 << 20, device: gpu_handoff_cuda::DeviceUuid::from_bytes([1; 16]) })
 }
