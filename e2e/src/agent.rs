@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
-use gpu_handoff_client::{Acquire, BufferId, Client, ClientError, Lease, Published, Watch};
+use gpu_handoff_client::{Acquire, BufferId, Client, ClientError, Lease, LeaseState, Published, Watch};
 use gpu_handoff_cuda::{PrimaryContext, VmmAllocation};
 
+pub mod churn;
 mod events;
 pub mod many;
 mod memory;
@@ -73,6 +74,7 @@ fn failed(error: &anyhow::Error) -> Answer {
 /// Dropped in the order of the fields: rights first, then memory, the context last.
 #[derive(Default)]
 struct Agent {
+    churn: Option<churn::Churn>,
     leases: HashMap<String, Lease>,
     published: HashMap<String, Published>,
     taker: Option<many::Taker>,
@@ -141,6 +143,20 @@ impl Agent {
                 Answer::Done { us: 0.0 }
             }
             Command::NextEvent { timeout_ms } => self.next_event(Duration::from_millis(timeout_ms))?,
+            Command::AwaitEvent { what, id, timeout_ms } => {
+                self.await_event(&what, &id, Duration::from_millis(timeout_ms))?
+            }
+            Command::LeaseState { lease } => {
+                Answer::LeaseState { state: self.lease_state(&lease)?.to_owned() }
+            }
+            Command::Churn { work } => {
+                self.churn = Some(churn::Churn::start(self.client()?.clone(), work)?);
+                Answer::Done { us: 0.0 }
+            }
+            Command::EndChurn => {
+                let churn = self.churn.take().ok_or_else(|| anyhow::anyhow!("no churn"))?;
+                Answer::Churned(churn.end()?)
+            }
             Command::Descriptors => {
                 Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() }
             }
@@ -238,5 +254,31 @@ impl Agent {
         let watch = self.watch.as_mut().ok_or_else(|| anyhow::anyhow!("not watching"))?;
         let event = watch.recv_timeout(timeout)?;
         Ok(event.map_or(Answer::Nothing, |event| Answer::Event(Told::new(&event, now_ns()))))
+    }
+
+    fn await_event(&mut self, what: &str, id: &str, timeout: Duration) -> anyhow::Result<Answer> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.next_event(left)? {
+                Answer::Event(told) if told.what != what || told.id.as_deref().unwrap_or("") != id => {
+                    if left.is_zero() {
+                        return Ok(Answer::Nothing);
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn lease_state(&self, lease: &str) -> anyhow::Result<&'static str> {
+        let lease = self.leases.get(lease).ok_or_else(|| anyhow::anyhow!("no lease {lease}"))?;
+        Ok(match lease.state() {
+            LeaseState::Held => "held",
+            LeaseState::Retiring(_) => "retiring",
+            LeaseState::Ended(_) => "ended",
+            LeaseState::Lost => "lost",
+            _ => "something else",
+        })
     }
 }

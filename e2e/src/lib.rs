@@ -3,6 +3,7 @@
 //! | concern | file |
 //! |---|---|
 //! | the application in a pod | [`agent`], driven through [`app`] |
+//! | everybody is killed, again and again | [`soak`] |
 //! | a pod: a sidecar and applications in namespaces of their own | [`pod`] |
 //! | a node: the real plugin with static members | [`node`] |
 //! | which GPU: the real one or the simulator | [`gpu`] |
@@ -21,4 +22,5 @@ pub mod node;
 pub mod pod;
 pub mod rough;
 pub mod scratch;
+pub mod soak;
 pub mod wait;

@@ -18,6 +18,10 @@ use crate::wait;
 /// How long a process of ours may take to start or to end.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Files in the run directory.
+const MEMBERS: &str = "members.json";
+const LOG: &str = "plugin.log";
+
 /// A member of the node.
 #[derive(Debug, Clone)]
 pub struct Member {
@@ -35,6 +39,7 @@ pub struct Node {
     /// Its GPU.
     pub gpu: Arc<Gpu>,
     plugin: Child,
+    members: Vec<Member>,
     run_dir: Scratch,
     log: PathBuf,
 }
@@ -59,7 +64,7 @@ impl Node {
         policy: &serde_json::Value,
     ) -> anyhow::Result<Self> {
         let run_dir = Scratch::make("gpu-handoff-node-", None).context("make a run directory")?;
-        let (file, log) = (run_dir.path().join("members.json"), run_dir.path().join("plugin.log"));
+        let (file, log) = (run_dir.path().join(MEMBERS), run_dir.path().join(LOG));
         let list: Vec<_> = members
             .iter()
             .map(
@@ -67,20 +72,27 @@ impl Node {
             )
             .collect();
         std::fs::write(&file, serde_json::json!({ "policy": policy, "members": list }).to_string())?;
-        let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);
-        command.arg("broker").arg("--run-dir").arg(run_dir.path()).arg("--static-members").arg(&file);
-        command.arg("--kubelet-socket").arg(run_dir.path().join("no-kubelet.sock"));
-        gpu.give_to(&mut command, None);
-        die_with_parent(&mut command);
-        let plugin = command.stdin(Stdio::null()).stderr(std::fs::File::create(&log)?).spawn()?;
-        let mut node = Self { folder: folder.clone(), gpu, plugin, run_dir, log };
-        node.wait_for_slots(members).with_context(|| format!("the plugin's log:\n{}", node.log()))?;
+        std::fs::File::create(&log)?;
+        let plugin = spawn(folder, &gpu, run_dir.path())?;
+        let members = members.to_vec();
+        let mut node = Self { folder: folder.clone(), gpu, plugin, members, run_dir, log };
+        node.wait_for_slots().with_context(|| format!("the plugin's log:\n{}", node.log()))?;
         Ok(node)
     }
 
-    fn wait_for_slots(&mut self, members: &[Member]) -> anyhow::Result<()> {
-        for member in members {
-            let socket = self.slot(member.pod).join("slot.sock");
+    /// Starts the plugin again after it was killed, in the same run directory. Its log goes on.
+    ///
+    /// # Errors
+    /// When it still runs, or does not come up.
+    pub fn revive(&mut self) -> anyhow::Result<()> {
+        wait::until(PATIENCE, "the killed plugin is gone", || Ok(self.plugin.try_wait()?))?;
+        self.plugin = spawn(&self.folder, &self.gpu, self.run_dir.path())?;
+        self.wait_for_slots().with_context(|| format!("the plugin's log:\n{}", self.log()))
+    }
+
+    fn wait_for_slots(&mut self) -> anyhow::Result<()> {
+        let sockets: Vec<_> = self.members.iter().map(|m| self.slot(m.pod).join("slot.sock")).collect();
+        for socket in sockets {
             let what = format!("the plugin listens on {}", socket.display());
             wait::until(PATIENCE, &what, || {
                 if let Some(status) = self.plugin.try_wait()? {
@@ -164,6 +176,17 @@ impl Drop for Node {
         let _ = self.plugin.kill();
         let _ = self.plugin.wait();
     }
+}
+
+/// Starts the plugin; what it logs is added to its log.
+fn spawn(folder: &Folder, gpu: &Gpu, run_dir: &Path) -> anyhow::Result<Child> {
+    let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);
+    command.arg("broker").arg("--run-dir").arg(run_dir).arg("--static-members").arg(run_dir.join(MEMBERS));
+    command.arg("--kubelet-socket").arg(run_dir.join("no-kubelet.sock"));
+    gpu.give_to(&mut command, None);
+    die_with_parent(&mut command);
+    let log = std::fs::File::options().append(true).open(run_dir.join(LOG))?;
+    command.stdin(Stdio::null()).stderr(log).spawn().context("start the plugin")
 }
 
 /// A child's process number.

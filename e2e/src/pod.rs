@@ -12,6 +12,10 @@ use crate::app::App;
 use crate::node::{Node, PATIENCE, pid, raw_pid};
 use crate::wait;
 
+/// Files in a pod's folder.
+const SOCKET: &str = "app.sock";
+const LOG: &str = "sidecar.log";
+
 /// How pods are set apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walls {
@@ -59,23 +63,35 @@ impl Pod {
         if let Some(device) = &device {
             std::fs::create_dir_all(device)?;
         }
-        let socket = home.join("app.sock");
-        let mut command = Command::new(node.folder.binary("gpu-handoff-sidecar")?);
-        command
-            .arg("serve")
-            .arg("--slot")
-            .arg(node.slot(name).join("slot.sock"))
-            .arg("--listen")
-            .arg(&socket);
-        command.stdin(Stdio::null()).stderr(std::fs::File::create(home.join("sidecar.log"))?);
-        isolate::die_with_parent(&mut command);
-        if let Walls::Namespaces(privilege) = walls {
-            Isolation::new_pod(privilege).apply(&mut command);
-        }
-        let sidecar = command.spawn().context("start the sidecar")?;
+        let socket = home.join(SOCKET);
+        std::fs::File::create(home.join(LOG))?;
+        let isolation = match walls {
+            Walls::Namespaces(privilege) => Some(Isolation::new_pod(privilege)),
+            Walls::None => None,
+        };
+        let sidecar = spawn(node, name, &home, isolation)?;
         let mut pod = Self { name, walls, sidecar, socket, device };
         pod.wait_until_ready(node)?;
         Ok(pod)
+    }
+
+    /// Starts the sidecar again after it was killed, in the namespaces of its pod, which the process `member` is in. Waits
+    /// until it is ready. Its log goes on.
+    ///
+    /// # Errors
+    /// When it still runs, or does not come up.
+    pub fn revive(&mut self, node: &Node, member: u32) -> anyhow::Result<()> {
+        wait::until(PATIENCE, "the killed sidecar is gone", || Ok(self.sidecar.try_wait()?))?;
+        let isolation = match self.walls {
+            Walls::Namespaces(privilege) => {
+                let member = rustix::process::pidfd_open(raw_pid(member)?, PidfdFlags::empty())?;
+                Some(Isolation::in_pod_of(privilege, member))
+            }
+            Walls::None => None,
+        };
+        let home = self.socket.parent().context("the pod's folder")?;
+        self.sidecar = spawn(node, self.name, home, isolation)?;
+        self.wait_until_ready(node)
     }
 
     fn wait_until_ready(&mut self, node: &Node) -> anyhow::Result<()> {
@@ -161,4 +177,18 @@ impl Drop for Pod {
         }
         let _ = self.sidecar.wait();
     }
+}
+
+/// Starts a sidecar; what it logs is added to its log.
+fn spawn(node: &Node, name: &str, home: &Path, isolation: Option<Isolation>) -> anyhow::Result<Child> {
+    let mut command = Command::new(node.folder.binary("gpu-handoff-sidecar")?);
+    command.arg("serve").arg("--slot").arg(node.slot(name).join("slot.sock"));
+    command.arg("--listen").arg(home.join(SOCKET));
+    let log = std::fs::File::options().append(true).open(home.join(LOG))?;
+    command.stdin(Stdio::null()).stderr(log);
+    isolate::die_with_parent(&mut command);
+    if let Some(isolation) = isolation {
+        isolation.apply(&mut command);
+    }
+    command.spawn().context("start the sidecar")
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::many::HandedOff;
 use super::stream::{Plan, StreamTimes};
-use super::{MemoryKind, RawMode, RawTimes, Told};
+use super::{MemoryKind, RawMode, RawTimes, Told, churn};
 
 /// What an application can be told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -113,6 +113,27 @@ pub enum Command {
         /// How long, in milliseconds.
         timeout_ms: u64,
     },
+    /// Wait until the watch tells this of this buffer, and pass over the rest.
+    AwaitEvent {
+        /// What is told, as in [`Told`].
+        what: String,
+        /// Of which buffer.
+        id: String,
+        /// How long, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Tell how a lease stands.
+    LeaseState {
+        /// Which lease.
+        lease: String,
+    },
+    /// Begin to publish and acquire all the time.
+    Churn {
+        /// How.
+        work: churn::Work,
+    },
+    /// End that, and tell what became of it.
+    EndChurn,
     /// Tell the open descriptors of this process.
     Descriptors,
     /// The raw driver between two processes: export and send over this socket, again and again.
@@ -215,6 +236,13 @@ pub enum Answer {
     Event(Told),
     /// Nothing was told in time.
     Nothing,
+    /// How a lease stands, in words.
+    LeaseState {
+        /// `held`, `retiring`, `ended` or `lost`.
+        state: String,
+    },
+    /// What became of a churn.
+    Churned(churn::Churned),
     /// Open descriptors.
     Descriptors {
         /// How many.

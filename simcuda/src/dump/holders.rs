@@ -9,7 +9,7 @@ use super::Holder;
 use crate::header::DATA_OFFSET;
 
 /// A file by device and inode.
-type File = (u64, u64);
+pub(super) type File = (u64, u64);
 
 /// The holders of each of the given files, by PID.
 pub(super) fn find(files: &[File]) -> HashMap<File, Vec<Holder>> {

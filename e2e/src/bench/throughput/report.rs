@@ -19,16 +19,20 @@ pub struct Load {
     pub took: Percentiles,
     /// Processor time of the plugin's processes meanwhile, in percent of one processor.
     pub plugin_cpu_percent: f64,
+    /// The same for each hand-off: other work on the machine changes this least.
+    pub plugin_cpu_us_per_hand_off: f64,
 }
 
 impl Load {
     pub(super) fn of(sum: &HandedOff, share: f64) -> anyhow::Result<Self> {
         let seconds = sum.ended_ns.saturating_sub(sum.began_ns) as f64 / 1e9;
         let took: Vec<f64> = sum.took_ns.iter().map(|ns| f64::from(*ns) / 1e3).collect();
+        let hand_offs_per_s = sum.released as f64 / seconds;
         Ok(Self {
-            hand_offs_per_s: sum.released as f64 / seconds,
+            hand_offs_per_s,
             took: Percentiles::of(&took).context("the clients handed nothing off")?,
             plugin_cpu_percent: share * 100.0,
+            plugin_cpu_us_per_hand_off: share * 1e6 / hand_offs_per_s,
         })
     }
 }
@@ -150,9 +154,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "| live buffers | clients | items | hand-offs/s | p50 µs | p99 µs | plugin's CPU % | load average before |"
+            "| live buffers | clients | items | hand-offs/s | p50 µs | p99 µs | plugin's CPU % | µs of it a hand-off | load average before |"
         )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|")?;
         for case in &self.cases {
             for (clients, items, load) in [
                 (1, 1, case.alone),
@@ -161,12 +165,13 @@ impl fmt::Display for Report {
             ] {
                 writeln!(
                     f,
-                    "| {} | {clients} | {items} | {:.0} | {:.1} | {:.1} | {:.0} | {:.1} |",
+                    "| {} | {clients} | {items} | {:.0} | {:.1} | {:.1} | {:.0} | {:.1} | {:.1} |",
                     case.live_buffers,
                     load.hand_offs_per_s,
                     load.took.p50_us,
                     load.took.p99_us,
                     load.plugin_cpu_percent,
+                    load.plugin_cpu_us_per_hand_off,
                     case.load_average_before
                 )?;
             }
