@@ -10,25 +10,30 @@ use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqListener;
 use gpu_handoff_protocol::{Code, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::cli::ServeArgs;
+use crate::descriptors;
+use crate::keeper::Keeper;
 use crate::limits;
-use crate::uplink::{Held, Uplink};
+use crate::uplink::{Held, Uplink, until};
 
 /// Serves until it is told to stop.
 ///
 /// # Errors
 /// What kept it from starting.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let room = descriptors::raise().context("raise the limit of descriptors")?;
+    info!(room, "as many buffers of this pod can be kept for a daemon that comes anew");
+    let keeper = Keeper::new(room).context("start a thread")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let listener = listen(&args.listen)?;
         info!(socket = %args.listen.display(), "listening");
-        let mut door = Door { uplink: Uplink::new(args.slot.clone()), held: VecDeque::new() };
+        let mut door = Door { uplink: Uplink::new(args.slot.clone(), keeper), held: VecDeque::new() };
         tokio::select! {
             () = door.serve(&listener) => {}
             _ = terminate.recv() => {}
@@ -134,11 +139,4 @@ fn unavailable(wanted: &str, found: String) -> Refusal {
 /// Says no in the daemon's place.
 fn refuse(connection: OwnedFd, refusal: &Refusal) {
     SeqPacket::from_own(connection).refuse(refusal);
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }

@@ -17,3 +17,16 @@ pub const RETRY_FIRST: Duration = Duration::from_millis(20);
 pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// How long the readiness check may take in all.
 pub const READY_TIME: Duration = Duration::from_secs(3);
+
+/// Buffers of the pod that are kept for the daemon; as many as a member may publish. One more is not kept.
+pub const KEPT_ITEMS: usize = 16 * 1024;
+/// Receipts of those, packed, in bytes; mostly they take about 100 each, with long metadata up to 4,096.
+pub const KEPT_BYTES: usize = 4 << 20;
+/// Descriptors that are left to the door itself: connections held and handed on, those of one packet, and what a
+/// process has anyway.
+pub const OWN_DESCRIPTORS: usize = 256;
+/// Packets of what is kept that the daemon has not answered, when a new daemon is told. Their descriptors are in
+/// flight, which the kernel counts for all processes of a user.
+pub const OFFERS_UNANSWERED: usize = 4;
+/// How long the daemon may take to answer an offer: in the worst case it checks one buffer after the other, 2 s each.
+pub const OFFER_TIME: Duration = Duration::from_secs(130);

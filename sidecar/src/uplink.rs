@@ -1,4 +1,6 @@
-//! The connection to the node daemon: made again whenever it is lost.
+//! The connection to the node daemon: made again whenever it is lost, and told each time what this sidecar keeps.
+
+mod offering;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,11 +13,13 @@ use gpu_handoff_protocol::codec::{self, Outgoing};
 use gpu_handoff_protocol::message::{RequestId, SidecarBody, SidecarMessage, SlotBody, SlotMessage};
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{PROTOCOL_VERSION, Refusal};
+use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
+use crate::keeper::Keeper;
 use crate::limits;
+use offering::Offering;
 
 /// Why the daemon cannot be used at the moment.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +34,8 @@ enum UplinkError {
     Ended,
     #[error("the daemon refused")]
     Refused(#[source] Refusal),
+    #[error("the daemon said what cannot be read")]
+    Unreadable(#[source] Refusal),
     #[error("the daemon said what does not belong here")]
     Strange,
 }
@@ -70,8 +76,11 @@ pub struct Uplink {
     last_request: RequestId,
     /// Connections handed on whose answer is not in yet.
     in_flight: BTreeMap<RequestId, InFlight>,
-    /// The packet of the last of them, while there is no room for it.
+    /// The last packet, of one of them or of an offer, while there is no room for it.
     unsent: Option<(RequestId, Outgoing)>,
+    keeper: Keeper,
+    /// How far `link` has been told what is kept.
+    offering: Offering,
     /// The last failure that was logged, so that waiting does not fill the log.
     said: Option<String>,
 }
@@ -79,7 +88,7 @@ pub struct Uplink {
 impl Uplink {
     /// A way to the daemon's socket in `slot`; not yet connected.
     #[must_use]
-    pub fn new(slot: PathBuf) -> Self {
+    pub fn new(slot: PathBuf, keeper: Keeper) -> Self {
         Self {
             slot,
             opening: None,
@@ -90,6 +99,8 @@ impl Uplink {
             last_request: 0,
             in_flight: BTreeMap::new(),
             unsent: None,
+            keeper,
+            offering: Offering::default(),
             said: None,
         }
     }
@@ -166,32 +177,80 @@ impl Uplink {
             }
         };
         let answer = timeout_at(opening.answer_by, receive(&opening.link, &mut self.buffer)).await;
-        match answer.map_err(|_| UplinkError::TooSlow)??.body {
-            SlotBody::Welcome { pod, group, .. } => info!(%pod, %group, "the daemon is there"),
+        match answer.map_err(|_| UplinkError::TooSlow)??.0.body {
+            SlotBody::Welcome { pod, group, .. } => {
+                info!(%pod, %group, kept = self.keeper.memory().len(), "the daemon is there");
+            }
             SlotBody::Refused(refusal) => return Err(UplinkError::Refused(refusal)),
             _ => return Err(UplinkError::Strange),
         }
         self.link = self.opening.take().map(|o| o.link);
+        self.offering = Offering::default();
         self.pause = limits::RETRY_FIRST;
         self.said = None;
         Ok(())
     }
 
-    /// Hears one message, or sends what had no room.
+    /// Sends the next offer, hears one message, or sends what had no room.
     async fn talk(&mut self) -> Result<(), UplinkError> {
+        if self.offer()? {
+            // One at a time: who connects meanwhile does not wait for all that is kept.
+            return Ok(());
+        }
         let link = self.link.as_ref().ok_or(UplinkError::Ended)?;
         tokio::select! {
             // What the daemon said before it went explains more than that nothing can be sent.
             biased;
-            message = receive(link, &mut self.buffer) => match message? {
-                SlotMessage { request, body: SlotBody::HandedOn(outcome) } => self.answered(request, outcome),
-                SlotMessage { body: SlotBody::Refused(refusal), .. } => return Err(UplinkError::Refused(refusal)),
-                _ => return Err(UplinkError::Strange),
+            message = receive(link, &mut self.buffer) => match message {
+                Ok((message, more)) => self.hear(message, more)?,
+                // Only what is to be kept brings descriptors. Its publisher can export it again.
+                Err(UplinkError::Unreadable(refusal)) if refusal.code() == Code::TruncatedControl => {
+                    warn!("too few descriptors are left to keep what the daemon wants kept");
+                }
+                Err(other) => return Err(other),
             },
             sent = send(link, self.unsent.as_ref()) => {
                 sent.map_err(UplinkError::Talk)?;
-                self.unsent = None;
+                if let Some((_, packet)) = self.unsent.take() {
+                    self.keeper.close(packet.descriptors);
+                }
             }
+            () = until(self.offering.due()) => return Err(UplinkError::TooSlow),
+        }
+        Ok(())
+    }
+
+    /// Sends one packet of the offers, if it is time for it. False: there was nothing to send, or no room.
+    fn offer(&mut self) -> Result<bool, UplinkError> {
+        let Some(link) = self.link.as_ref().filter(|_| self.unsent.is_none()) else { return Ok(false) };
+        let request = self.last_request + 1;
+        let Some(body) = self.offering.next(request, self.keeper.memory()) else { return Ok(false) };
+        self.last_request = request;
+        let packet = codec::encode_sidecar(SidecarMessage { request, body });
+        if matches!(link.try_send(&packet), Ok(true)) {
+            return Ok(true);
+        }
+        self.unsent = Some((request, packet));
+        Ok(false)
+    }
+
+    fn hear(&mut self, SlotMessage { request, body }: SlotMessage, more: bool) -> Result<(), UplinkError> {
+        match body {
+            SlotBody::HandedOn(outcome) => self.answered(request, outcome),
+            SlotBody::Keep(items) => {
+                items.iter().for_each(|item| self.offering.renewed(item.id));
+                self.keeper.keep(items);
+            }
+            SlotBody::Forget(ids) => ids.into_iter().for_each(|id| self.keeper.forget(id)),
+            SlotBody::Offered(outcomes) => {
+                let refused = self.offering.answered(request, outcomes, more).ok_or(UplinkError::Strange)?;
+                for (id, refusal) in refused {
+                    info!(%id, %refusal, "the daemon does not want a buffer back");
+                    self.keeper.forget(id);
+                }
+            }
+            SlotBody::Refused(refusal) => return Err(UplinkError::Refused(refusal)),
+            SlotBody::Welcome { .. } => return Err(UplinkError::Strange),
         }
         Ok(())
     }
@@ -205,7 +264,9 @@ impl Uplink {
         for link in self.opening.take().map(|o| o.link).into_iter().chain(self.link.take()) {
             link.end();
         }
-        self.unsent = None;
+        if let Some((_, packet)) = self.unsent.take() {
+            self.keeper.close(packet.descriptors);
+        }
         self.next_try = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(limits::RETRY_LONGEST);
         std::mem::take(&mut self.in_flight).into_values().map(|f| f.held).collect()
@@ -233,10 +294,17 @@ async fn send(link: &AsyncSeqPacket, unsent: Option<&(RequestId, Outgoing)>) -> 
     }
 }
 
-async fn receive(link: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<SlotMessage, UplinkError> {
+async fn receive(link: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<(SlotMessage, bool), UplinkError> {
     let frame = link.recv(buffer).await.map_err(UplinkError::Talk)?.ok_or(UplinkError::Ended)?;
-    let (message, _more) = codec::decode_slot(frame).map_err(UplinkError::Refused)?;
-    Ok(message)
+    codec::decode_slot(frame).map_err(UplinkError::Unreadable)
+}
+
+/// Comes back at that moment; never where there is none.
+pub(crate) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]

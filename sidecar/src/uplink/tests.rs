@@ -11,6 +11,8 @@ use gpu_handoff_protocol::{GroupKey, GroupName, Namespace, PodName, PodRef};
 
 use super::*;
 
+mod keeping;
+
 struct Scene {
     listener: AsyncSeqListener,
     uplink: Uplink,
@@ -26,7 +28,8 @@ impl Drop for Scene {
 impl Scene {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("gpu-handoff-uplink-{name}-{}", std::process::id()));
-        Self { listener: AsyncSeqListener::bind(&path).unwrap(), uplink: Uplink::new(path.clone()), path }
+        let uplink = Uplink::new(path.clone(), Keeper::new(limits::KEPT_ITEMS).unwrap());
+        Self { listener: AsyncSeqListener::bind(&path).unwrap(), uplink, path }
     }
 }
 
@@ -65,8 +68,12 @@ impl Scene {
         open(&mut scene.uplink).await;
         let daemon = scene.daemon().await;
         daemon.greet().await;
-        assert!(scene.uplink.changed().await.is_empty());
-        assert!(scene.uplink.takes_more());
+        // The welcome, then that nothing is kept.
+        for _ in 0..2 {
+            assert!(scene.uplink.changed().await.is_empty());
+            assert!(scene.uplink.takes_more());
+        }
+        assert!(matches!(daemon.hear().await.body, SidecarBody::OfferDone));
         (scene, daemon)
     }
 }
