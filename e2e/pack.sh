@@ -17,7 +17,7 @@ rm -rf -- "$to"
 mkdir -p -- "$to/simcuda"
 touch -- "$to/$mark"
 put() { if command -v strip >/dev/null; then strip -o "$2" "$1"; else cp -- "$1" "$2"; fi; }
-for name in gpu-handoff-plugin gpu-handoff-sidecar gpu-handoff agent demo bench conformance simcuda-dump; do
+for name in gpu-handoff-plugin gpu-handoff-sidecar gpu-handoff agent demo bench conformance simcuda-dump simcuda-fault; do
     put "$from/$name" "$to/$name"
 done
 put "$from/libgpu_handoff_simcuda.so" "$to/simcuda/libcuda.so.1"

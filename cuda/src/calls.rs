@@ -13,7 +13,8 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn,
     CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPoolProps,
-    CUmemoryPool, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    CUmemPoolPtrExportData, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureStatus,
+    CUuuid, cuuint64_t,
 };
 
 use crate::load::{LoadError, Since};
@@ -172,6 +173,11 @@ table! {
         cuMemPoolDestroy(CUmemoryPool) since CUDA_11_2;
         cuMemAllocFromPoolAsync(*mut CUdeviceptr, usize, CUmemoryPool, CUstream) since CUDA_11_2;
         cuMemFreeAsync(CUdeviceptr, CUstream) since CUDA_11_2;
+        cuMemPoolImportFromShareableHandle(*mut CUmemoryPool, *mut c_void, CUmemAllocationHandleType, c_ulonglong) since CUDA_11_2;
+        cuMemPoolExportPointer(*mut CUmemPoolPtrExportData, CUdeviceptr) since CUDA_11_2;
+        cuMemPoolImportPointer(*mut CUdeviceptr, CUmemoryPool, *mut CUmemPoolPtrExportData) since CUDA_11_2;
+        cuMemPoolSetAccess(CUmemoryPool, *const CUmemAccessDesc, usize) since CUDA_11_2;
+        cuEventQuery(CUevent) since CUDA_2_0;
         cuMemPoolExportToShareableHandle(*mut c_void, CUmemoryPool, CUmemAllocationHandleType, c_ulonglong) since CUDA_11_2;
     }
 }

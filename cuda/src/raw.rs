@@ -6,6 +6,7 @@
 
 mod fork;
 mod memory;
+mod pool;
 mod sharing;
 mod stream;
 
@@ -13,7 +14,7 @@ pub use fork::ForkEnd;
 
 use std::ptr;
 
-use cudarc::driver::sys::{CUcontext, CUpointer_attribute_enum as Attribute};
+use cudarc::driver::sys::{CUcontext, CUdevice_P2PAttribute, CUpointer_attribute_enum as Attribute};
 
 use crate::calls::{Calls, call};
 use crate::load::{LoadError, table};
@@ -67,6 +68,17 @@ pub enum PointerAttribute {
     BufferId,
 }
 
+/// Attributes of a pair of devices that the suite asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerAttribute {
+    /// `CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK`.
+    Rank,
+    /// `CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED`.
+    Access,
+    /// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`.
+    Atomics,
+}
+
 impl Raw {
     /// Opens the library without calling it.
     pub fn load() -> Result<Raw, LoadError> {
@@ -105,6 +117,29 @@ impl Raw {
         // SAFETY: the first argument points at an integer that lives through the call.
         let outcome = unsafe { call!(self, cuDeviceGet(&raw mut device, ordinal)) };
         status(outcome, device)
+    }
+
+    /// `cuDeviceCanAccessPeer`.
+    pub fn can_access_peer(self, device: i32, peer: i32) -> Answer<i32> {
+        let mut can = 0;
+        // SAFETY: the first argument points at an integer that lives through the call; the devices are numbers that the
+        // driver checks.
+        let outcome = unsafe { call!(self, cuDeviceCanAccessPeer(&raw mut can, device, peer)) };
+        status(outcome, can)
+    }
+
+    /// `cuDeviceGetP2PAttribute`.
+    pub fn peer_attribute(self, attribute: PeerAttribute, device: i32, peer: i32) -> Answer<i32> {
+        let attribute = match attribute {
+            PeerAttribute::Rank => CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
+            PeerAttribute::Access => CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+            PeerAttribute::Atomics => CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+        };
+        let mut value = 0;
+        // SAFETY: as above.
+        let outcome =
+            unsafe { call!(self, cuDeviceGetP2PAttribute(&raw mut value, attribute, device, peer)) };
+        status(outcome, value)
     }
 
     /// `cuDevicePrimaryCtxRetain`.

@@ -12,7 +12,7 @@ use crate::error::{CuResult, Result};
 use crate::event::Event;
 use crate::faults;
 use crate::header::{Header, Kind};
-use crate::ledger::Ledger;
+use crate::ledger::{Armed, Ledger};
 use crate::legacy::Blocks;
 use crate::measured;
 use crate::pool::Pool;
@@ -34,6 +34,7 @@ pub(crate) struct Driver {
     pub(crate) devices: Inventory,
     pub(crate) process: ProcessRecord,
     pub(crate) streams: Streams,
+    pub(crate) armed: Armed,
     state: Mutex<State>,
     objects: AtomicU32,
     generations: AtomicU32,
@@ -82,11 +83,13 @@ pub(crate) fn driver() -> Result<&'static Driver> {
 }
 
 /// Makes the machine if this is its first process, and finds what this process sees of it.
-fn look_around(dir: &Rendezvous, config: &Config) -> std::io::Result<Inventory> {
-    let locked = Ledger::lock(dir.root(), dir.file_mode())?;
+fn look_around(dir: &Rendezvous, config: &Config) -> std::io::Result<(Inventory, Armed)> {
+    let ledger = Ledger::lock(dir.root(), dir.file_mode())?;
+    ledger.save()?;
     let machine = tree::machine(dir, |machine| machine.with(config))?;
-    drop(locked);
-    Ok(Inventory::new(dir, machine, config.visible.as_deref(), faults::is_lost))
+    let armed = ledger.armed()?;
+    drop(ledger);
+    Ok((Inventory::new(dir, machine, config.visible.as_deref(), faults::is_lost), armed))
 }
 
 fn watch_for_fork() {
@@ -117,7 +120,7 @@ fn tidy_at_exit() {
 impl Driver {
     fn new(config: &Config) -> Result<Self> {
         let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
-        let devices = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
+        let (devices, armed) = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
         if devices.count() == 0 {
             return Err(measured::NO_VISIBLE_GPU);
         }
@@ -136,6 +139,7 @@ impl Driver {
             devices,
             process,
             streams: Streams::default(),
+            armed,
             state: Mutex::new(state),
             objects: AtomicU32::new(1),
             generations: AtomicU32::new(1),

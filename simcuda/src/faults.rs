@@ -6,22 +6,24 @@
 //! {"does": "hang", "call": "cuMemImportFromShareableHandle", "argument": "gpu-worker", "times": 1}
 //! ```
 //!
-//! Every call looks there before it does anything; files whose names begin with a dot are left alone, so that one can be written
-//! under such a name and moved into place, as [`arm`] does. A fault with `times` takes its own file away when it strikes for the last
-//! time, which tells that it has. Without the folder, which [`arm`] makes, a call costs one failing `open` more.
+//! Write them with [`arm`] or, by hand, with `simcuda-fault`: both also set the word in the machine's book that has every call look
+//! there before it does anything. A fault with `times` takes its own file away when it strikes for the last time, which tells that it
+//! has.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::complain;
 use crate::driver::driver;
 use crate::error::{CuResult, Result};
+use crate::ledger::Ledger;
 use crate::measured;
 use crate::process::own_pid;
 
@@ -112,6 +114,7 @@ impl Fault {
 ///
 /// If the folder or the file cannot be made.
 pub fn arm(dir: &Path, name: &str, fault: &Fault) -> io::Result<()> {
+    let mut book = book(dir)?;
     let folder = dir.join(FOLDER);
     match fs::create_dir(&folder) {
         // Whoever may use the machine may take away a fault that has struck.
@@ -124,7 +127,14 @@ pub fn arm(dir: &Path, name: &str, fault: &Fault) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(&serde_json::to_vec(fault)?)?;
-    fs::rename(draft, folder.join(name))
+    fs::rename(draft, folder.join(name))?;
+    book.arm(true).map_err(Into::into)
+}
+
+/// The book of a machine, locked.
+fn book(dir: &Path) -> io::Result<Ledger> {
+    let mode = Mode::from_raw_mode(fs::metadata(dir)?.permissions().mode() & 0o666);
+    Ok(Ledger::lock(File::open(dir)?.as_fd(), mode)?)
 }
 
 /// Whether a fault is armed: one with `times` is not any more when it has struck so often.
@@ -138,10 +148,18 @@ pub fn is_armed(dir: &Path, name: &str) -> bool {
 ///
 /// If the file cannot be removed.
 pub fn disarm(dir: &Path, name: &str) -> io::Result<()> {
-    match fs::remove_file(dir.join(FOLDER).join(name)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    let mut book = book(dir)?;
+    let folder = dir.join(FOLDER);
+    for gone in [fs::remove_file(folder.join(name)), fs::remove_dir(&folder)] {
+        match gone {
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                return Err(error);
+            }
+            _ => {}
+        }
     }
+    // Nothing is left that a call would have to look for.
+    if folder.exists() { Ok(()) } else { book.arm(false).map_err(Into::into) }
 }
 
 /// Lets the faults that are armed for a call strike.
@@ -176,8 +194,11 @@ pub(crate) fn is_lost(minor: usize) -> bool {
     })
 }
 
-/// The faults' files; none if nobody ever armed one.
+/// The faults' files; none, without a look, if the book says so.
 fn armed() -> Vec<PathBuf> {
+    if driver().is_ok_and(|driver| !driver.armed.is_set()) {
+        return Vec::new();
+    }
     static HERE: OnceLock<PathBuf> = OnceLock::new();
     let folder = HERE.get_or_init(|| crate::config::dir().0.join(FOLDER));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -37,6 +37,25 @@ fn a_call_fails_as_often_as_told_and_no_other_does() {
 }
 
 #[test]
+fn faults_are_armed_and_disarmed_by_hand() {
+    alone("faults_are_armed_and_disarmed_by_hand", &[], |cuda| {
+        cuda.ok("cuInit", &[0]);
+        let run = |words: &[&str]| {
+            let program = env!("CARGO_BIN_EXE_simcuda-fault");
+            std::process::Command::new(program).args(words).output().unwrap().status.code()
+        };
+        assert_eq!(run(&["arm", "one", r#"{"does": {"fail": 999}, "call": "cuCtxGetCurrent"}"#]), Some(0));
+        let mut context = 0_usize;
+        let mut ask = || cuda.call("cuCtxGetCurrent", &[(&raw mut context).addr()]);
+        assert_eq!(ask(), 999);
+        assert_eq!(run(&["disarm", "one"]), Some(0));
+        assert_eq!(ask(), 0);
+        assert!(!dir().join("faults").exists(), "nothing is left to look for");
+        assert_eq!([run(&["arm", "two", "{}"]), run(&["arm"])], [Some(1), Some(2)]);
+    });
+}
+
+#[test]
 fn a_call_crashes_or_hangs_and_its_file_tells_when() {
     let test = "a_call_crashes_or_hangs_and_its_file_tells_when";
     alone(test, &[], |cuda| {

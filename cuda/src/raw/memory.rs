@@ -5,15 +5,13 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use cudarc::driver::sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType, CUmemLocation,
-    CUmemLocationType, CUmemPoolProps,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemLocationType,
 };
 
 use super::{Answer, Raw, status, to_status};
 use crate::calls::{address, call, call_extra};
 use crate::device::allocation_properties;
 use crate::status::Status;
-use crate::vmm::POSIX_FD;
 use gpu_handoff_protocol::Access;
 
 impl Raw {
@@ -165,46 +163,5 @@ impl Raw {
             let types = (&raw const (*fields).requestedHandleTypes).cast::<u32>().read();
             status(outcome, (kind, (&raw const (*fields).location.id).read(), types))
         }
-    }
-
-    /// `cuMemPoolCreate` of device memory, shareable by descriptor or not.
-    pub fn pool_create(self, device: i32, exportable: bool) -> Answer<usize> {
-        let mut properties = MaybeUninit::<CUmemPoolProps>::zeroed();
-        let fields = properties.as_mut_ptr();
-        let mut pool = ptr::null_mut();
-        // SAFETY: `fields` points at the zeroed value, which zero is valid for; both pointers live through the call.
-        let outcome = unsafe {
-            (*fields).allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-            (*fields).location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-            (*fields).location.id = device;
-            if exportable {
-                (*fields).handleTypes = POSIX_FD;
-            }
-            call_extra!(self, cuMemPoolCreate(&raw mut pool, fields))
-        };
-        status(outcome, pool.expose_provenance())
-    }
-
-    /// `cuMemAllocFromPoolAsync` on a stream.
-    pub fn pool_alloc(self, pool: usize, stream: usize, bytes: usize) -> Answer<u64> {
-        let mut ptr = 0;
-        let (pool, stream) =
-            (ptr::with_exposed_provenance_mut(pool), ptr::with_exposed_provenance_mut(stream));
-        // SAFETY: the first argument points at an address that lives through the call.
-        let outcome =
-            unsafe { call_extra!(self, cuMemAllocFromPoolAsync(&raw mut ptr, bytes, pool, stream)) };
-        status(outcome, ptr)
-    }
-
-    /// `cuMemFreeAsync`.
-    pub fn free_async(self, ptr: u64, stream: usize) -> Status {
-        // SAFETY: the driver checks the address; a wrong one is the experiment.
-        to_status(unsafe { call_extra!(self, cuMemFreeAsync(ptr, ptr::with_exposed_provenance_mut(stream))) })
-    }
-
-    /// `cuMemPoolDestroy`.
-    pub fn pool_destroy(self, pool: usize) -> Status {
-        // SAFETY: the experiment's caller says which pool.
-        to_status(unsafe { call_extra!(self, cuMemPoolDestroy(ptr::with_exposed_provenance_mut(pool))) })
     }
 }

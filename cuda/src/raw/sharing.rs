@@ -33,17 +33,6 @@ impl Raw {
         status(outcome, handle)
     }
 
-    /// `cuMemPoolExportToShareableHandle` as a descriptor.
-    pub fn pool_export(self, pool: usize) -> Answer<OwnedFd> {
-        let mut number: i32 = -1;
-        let pool = ptr::with_exposed_provenance_mut(pool);
-        // SAFETY: the first argument points at an integer that lives through the call.
-        let outcome = unsafe {
-            call_extra!(self, cuMemPoolExportToShareableHandle((&raw mut number).cast(), pool, POSIX_FD, 0))
-        };
-        status(outcome, ()).and_then(|()| owned(number))
-    }
-
     /// `cuIpcGetMemHandle`.
     pub fn ipc_get(self, ptr: u64) -> Answer<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
@@ -90,7 +79,7 @@ impl Raw {
     }
 }
 
-fn owned(number: i32) -> Answer<OwnedFd> {
+pub(super) fn owned(number: i32) -> Answer<OwnedFd> {
     if number < 0 {
         return Err(Status::INVALID_VALUE);
     }

@@ -4,7 +4,10 @@ use std::ptr;
 
 use super::{Answer, Raw, status, to_status};
 use crate::calls::{call, call_extra};
+use crate::host::call_on;
+use crate::load::Driver;
 use crate::status::Status;
+use crate::stream::StreamRef;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
@@ -30,6 +33,20 @@ impl Raw {
     pub fn stream_synchronize(self, stream: usize) -> Status {
         // SAFETY: as above.
         to_status(unsafe { call!(self, cuStreamSynchronize(ptr::with_exposed_provenance_mut(stream))) })
+    }
+
+    /// `cuStreamQuery`.
+    pub fn stream_query(self, stream: usize) -> Status {
+        // SAFETY: as above.
+        to_status(unsafe { call!(self, cuStreamQuery(ptr::with_exposed_provenance_mut(stream))) })
+    }
+
+    /// `cuLaunchHostFunc`, in a process that has called `cuInit`.
+    pub fn call_on(self, stream: usize, function: impl FnOnce() + Send + 'static) -> Status {
+        let Ok(driver) = Driver::load() else { return Status::NOT_INITIALIZED };
+        // SAFETY: the experiment's caller says which stream.
+        let stream = unsafe { StreamRef::from_raw(stream) };
+        to_status(call_on(driver, stream, function))
     }
 
     /// `cuStreamWriteValue64`.
@@ -60,6 +77,12 @@ impl Raw {
             (ptr::with_exposed_provenance_mut(event), ptr::with_exposed_provenance_mut(stream));
         // SAFETY: the experiment's caller says which event and stream.
         to_status(unsafe { call_extra!(self, cuEventRecord(event, stream)) })
+    }
+
+    /// `cuEventQuery`.
+    pub fn event_query(self, event: usize) -> Status {
+        // SAFETY: as above.
+        to_status(unsafe { call_extra!(self, cuEventQuery(ptr::with_exposed_provenance_mut(event))) })
     }
 
     /// `cuEventSynchronize`.

@@ -75,6 +75,21 @@ pub(crate) fn shared_vmm(puppet: &Puppet, bytes: u64) -> Step<(Mapped, OwnedFd)>
     Ok((mapped, puppet.fd(Request::Export { handle: mapped.handle })?))
 }
 
+/// Filled memory of a pool: the pool's descriptor and the pointer's data.
+pub(crate) fn pooled(puppet: &Puppet, bytes: u64) -> Step<(OwnedFd, Vec<u8>)> {
+    let pool = puppet.word(Request::PoolCreate { exportable: true })?;
+    let ptr = puppet.word(Request::PoolAlloc { pool, bytes })?;
+    fill(puppet, ptr, bytes)?;
+    Ok((puppet.fd(Request::PoolExport { pool })?, puppet.bytes(Request::PoolExportPointer { ptr })?))
+}
+
+/// Imports a pool and a pointer of it.
+pub(crate) fn import_pooled(puppet: &Puppet, fd: &OwnedFd, data: Vec<u8>) -> Step<u64> {
+    let (pool, _) = puppet.ask(&Request::PoolImport, Some(fd.as_fd()))?;
+    let pool = pool.words.first().copied().unwrap_or(0);
+    puppet.word(Request::PoolImportPointer { pool, data })
+}
+
 /// Imports a descriptor.
 pub(crate) fn import(puppet: &Puppet, fd: BorrowedFd<'_>) -> Step<u64> {
     puppet.ask(&Request::Import, Some(fd)).map(|(response, _)| response.words.first().copied().unwrap_or(0))

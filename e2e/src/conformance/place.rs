@@ -12,15 +12,48 @@ pub(crate) struct Place {
     unshare: &'static [&'static str],
     /// A fresh `/dev/shm`, in a mount namespace of its own.
     own_dev_shm: bool,
+    /// Under a shell that takes the first process number of the PID namespace.
+    second: bool,
+    /// Minor number of a GPU whose device node is missing, in a mount namespace of its own.
+    hidden_node: Option<u32>,
     /// Flags for `setpriv`.
     setpriv: &'static [&'static str],
     /// Variables of its environment.
-    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 /// Where the simulated driver's processes meet. Its default is in `/dev/shm`, which some places replace, and belongs to
 /// one user; a real driver does not look at this.
 const MEETING: &str = "SIMCUDA_DIR";
+
+/// Runs the rest without the node of the GPU with the minor number that comes first. The driver makes a missing node itself where it may,
+/// so `/dev` becomes one that cannot be written.
+const HIDE_NODE: &str = r#"
+minor=$0
+if [ -n "${SIMCUDA_DIR:-}" ] && [ -d "$SIMCUDA_DIR/dev" ]; then
+    all=$(mktemp -d)
+    mount --bind "$SIMCUDA_DIR/dev" "$all"
+    mount -t tmpfs t "$SIMCUDA_DIR/dev"
+    for node in "$all"/*; do
+        name=${node##*/}
+        if [ "$name" != "nvidia$minor" ]; then
+            : > "$SIMCUDA_DIR/dev/$name"
+            mount --bind "$node" "$SIMCUDA_DIR/dev/$name"
+        fi
+    done
+fi
+if [ -e /dev/nvidiactl ]; then
+    dev=$(mktemp -d)
+    mount -t tmpfs t "$dev"
+    cp -a /dev/nvidia* /dev/null /dev/zero /dev/urandom /dev/random "$dev"
+    mkdir "$dev/shm"
+    mount --bind /dev/shm "$dev/shm"
+    rm -f "$dev/nvidia$minor"
+    mount --rbind "$dev" /dev
+    mount -o remount,bind,ro /dev
+fi
+exec "$@"
+"#;
 
 const PID: [&str; 3] = ["-p", "-f", "--mount-proc"];
 
@@ -35,14 +68,24 @@ impl Place {
         Place { name: "pid", unshare: &PID, ..Place::default() }
     }
 
+    /// A PID namespace of its own, in which it is process 2.
+    pub(crate) fn pid_second() -> Place {
+        Place { name: "pid-second", second: true, ..Place::pid() }
+    }
+
+    /// Without the device node of a GPU.
+    pub(crate) fn without_node(minor: u32) -> Place {
+        Place { name: "hidden-node", unshare: &["-m"], hidden_node: Some(minor), ..Place::default() }
+    }
+
     /// IPC and network namespaces of its own.
     pub(crate) fn ipc_net() -> Place {
         Place { name: "ipc-net", unshare: &["-i", "-n"], ..Place::default() }
     }
 
     /// With a variable set.
-    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Place {
-        self.environment.push((name, value));
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Place {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -87,6 +130,13 @@ impl Place {
         if self.own_dev_shm {
             words.extend(["sh", "-c", "mount -t tmpfs t /dev/shm && exec \"$0\" \"$@\""].map(String::from));
         }
+        if self.second {
+            words.extend(["sh", "-c", "\"$0\" \"$@\"; true"].map(String::from));
+        }
+        if let Some(minor) = self.hidden_node {
+            words.extend(["sh", "-ec", HIDE_NODE].map(String::from));
+            words.push(minor.to_string());
+        }
         if !self.setpriv.is_empty() {
             words.push("setpriv".into());
             words.extend(self.setpriv.iter().map(|flag| (*flag).to_owned()));
@@ -94,7 +144,7 @@ impl Place {
         words.push(program.display().to_string());
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(self.environment.iter().copied());
+        command.args(&words[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(folder) = program.parent().filter(|_| std::env::var_os(MEETING).is_none()) {
             command.env(MEETING, folder.join("simulated"));
         }

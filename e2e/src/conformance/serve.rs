@@ -1,6 +1,8 @@
 //! The puppet: a child process that does to the driver what it is told and answers with what came of it.
 
+mod devices;
 mod said;
+mod streams;
 mod timed;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -119,9 +121,6 @@ impl Puppet {
             Request::Export { .. }
             | Request::Import
             | Request::ImportNumber { .. }
-            | Request::PoolCreate { .. }
-            | Request::PoolAlloc { .. }
-            | Request::PoolExport { .. }
             | Request::IpcGet { .. }
             | Request::IpcOpen { .. }
             | Request::IpcClose { .. }
@@ -130,13 +129,30 @@ impl Puppet {
             | Request::TryHandles { .. }
             | Request::Inspect { .. }
             | Request::Classify { .. } => self.sharing(request, fd),
+            Request::PoolCreate { .. }
+            | Request::PoolAlloc { .. }
+            | Request::PoolExport { .. }
+            | Request::PoolExportPointer { .. }
+            | Request::PoolImport
+            | Request::PoolImportPointer { .. } => self.pools(request, fd),
+            Request::Uuid { .. } | Request::PciBusId { .. } | Request::Peer { .. } => self.devices(request),
             Request::StreamCreate
             | Request::WriteValue { .. }
             | Request::WaitValue { .. }
             | Request::StreamSynchronize { .. }
-            | Request::PingPong { .. }
-            | Request::Fork { .. }
-            | Request::Time { .. } => self.streams(request, fd),
+            | Request::StreamQuery { .. }
+            | Request::StreamDestroy { .. }
+            | Request::EventRecord { .. }
+            | Request::EventQuery { .. }
+            | Request::Load { .. }
+            | Request::HostFunction { .. }
+            | Request::HostFunctionSaid
+            | Request::PingPong { .. } => self.streams(request),
+            Request::Fork { what } => Ok(forked(self.raw, what).into()),
+            Request::Time { what, rounds, handle } => {
+                let fd = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+                timed::median_ns(self, what, rounds, fd, &handle).map(Given::from)
+            }
             other => self.memory(other),
         }
     }
@@ -227,11 +243,6 @@ impl Puppet {
             Request::Export { handle } => raw.export(handle).map(Given::from),
             Request::Import => raw.import(fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)).map(Given::from),
             Request::ImportNumber { number } => raw.import(number).map(Given::from),
-            Request::PoolCreate { exportable } => {
-                raw.pool_create(self.device, exportable).map(|pool| (pool as u64).into())
-            }
-            Request::PoolAlloc { pool, bytes } => raw.pool_alloc(size(pool), 0, size(bytes)).map(Given::from),
-            Request::PoolExport { pool } => raw.pool_export(size(pool)).map(Given::from),
             Request::IpcGet { ptr } => raw.ipc_get(ptr).map(|handle| handle.as_bytes().into()),
             Request::IpcOpen { handle, flags } => {
                 raw.ipc_open(&LegacyHandle::from_bytes(sixty_four(&handle)), flags).map(Given::from)
@@ -280,24 +291,5 @@ impl Puppet {
             self.raw.ipc_close(ptr);
         }
         (opened, found)
-    }
-
-    fn streams(&mut self, request: Request, fd: Option<OwnedFd>) -> Answer<Given> {
-        let raw = self.raw;
-        match request {
-            Request::StreamCreate => raw.stream_create().map(|stream| (stream as u64).into()),
-            Request::WriteValue { stream, ptr, value } => done(raw.write_value(size(stream), ptr, value)),
-            Request::WaitValue { stream, ptr, value } => done(raw.wait_value(size(stream), ptr, value)),
-            Request::StreamSynchronize { stream } => done(raw.stream_synchronize(size(stream))),
-            Request::PingPong { ptr, rounds, leads } => {
-                timed::ping_pong(raw, ptr, rounds, leads).map(Given::from)
-            }
-            Request::Fork { what } => Ok(forked(raw, what).into()),
-            Request::Time { what, rounds, handle } => {
-                timed::median_ns(self, what, rounds, fd.as_ref().map_or(-1, AsRawFd::as_raw_fd), &handle)
-                    .map(Given::from)
-            }
-            _ => Err(Status::NOT_SUPPORTED),
-        }
     }
 }

@@ -62,6 +62,24 @@ impl Stage {
         self.deadline = Instant::now() + ROW;
     }
 
+    /// The minor number of a device, by the driver's own tree: `/proc/driver/nvidia`, or what the simulated driver has in its place.
+    pub(crate) fn minor_of(&mut self, device: i32) -> Step<u32> {
+        let bus = self.initialised(&Place::here())?.text(Request::PciBusId { device })?;
+        let not_run = |why: String| End::NotRun(format!("the driver's tree: {why}"));
+        for root in [self.meeting().join("proc"), PathBuf::from("/proc")] {
+            let file = root.join("driver/nvidia/gpus").join(&bus).join("information");
+            let Ok(text) = std::fs::read_to_string(&file) else { continue };
+            let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse().ok());
+            return minor.ok_or_else(|| not_run(format!("{} names no minor number", file.display())));
+        }
+        Err(not_run(format!("no information about {bus}")))
+    }
+
+    /// The simulated driver's directory, as the puppets have it.
+    fn meeting(&self) -> PathBuf {
+        std::env::var_os("SIMCUDA_DIR").map_or_else(|| self.folder.path().join("simulated"), PathBuf::from)
+    }
+
     /// The program that children run, if anything can run in that place.
     pub(crate) fn program_for(&mut self, place: &Place) -> Step<PathBuf> {
         let checked = self.places.entry(place.clone()).or_insert_with(|| place.check());

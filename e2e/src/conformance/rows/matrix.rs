@@ -97,6 +97,7 @@ pub(super) fn rows() -> Vec<Row> {
             kind.hand_over(&exporter, &importer)
         }));
     }
+    rows.extend(of_numbers());
     rows.push(Row::api(
         1,
         "ns-legacy-both-pid-1-word-changed",
@@ -132,5 +133,25 @@ pub(super) fn rows() -> Vec<Row> {
             Ok(format!("word {}", super::handles::word(&handle, 8)))
         },
     ));
+    rows
+}
+
+/// Section 8: it is the numbers that count, whatever they are and however many namespaces there are.
+fn of_numbers() -> Vec<Row> {
+    let cases = [
+        ("pid-1-and-2", "process 1 of a PID namespace to process 2 of another", Place::pid()),
+        ("both-pid-2", "process 2 of a PID namespace to process 2 of another", Place::pid_second()),
+    ];
+    let mut rows = Vec::new();
+    for kind in Kind::ALL {
+        for (case, says, exporter) in cases.clone() {
+            let (id, says) = (format!("number-{}-{case}", kind.name()), format!("{}, {says}", kind.name()));
+            rows.push(Row::api(8, id, says, move |stage| {
+                let exporter = stage.shared(&exporter, "exporter")?;
+                let importer = stage.shared(&Place::pid_second(), "importer")?;
+                kind.hand_over(&exporter, &importer)
+            }));
+        }
+    }
     rows
 }

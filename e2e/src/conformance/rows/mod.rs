@@ -13,6 +13,7 @@ mod protection;
 mod selftest;
 mod timeline;
 mod times;
+mod waits;
 
 use super::Row;
 
@@ -29,6 +30,7 @@ pub(super) fn all() -> Vec<Row> {
         contexts::rows(),
         misuse::rows(),
         timeline::rows(),
+        waits::rows(),
         peers::rows(),
         selftest::rows(),
         times::rows(),
