@@ -120,13 +120,13 @@ impl Scene {
     }
 
     fn play(mut self, options: &Options, report: &mut Report) -> anyhow::Result<Left> {
-        let descriptors = self.node.plugin_descriptors()?;
+        let descriptors = self.node.broker_descriptors()?;
         let id = self.hand_over(options, report)?;
         self.refuse_stranger(&id, report)?;
         self.kill_producer(&id, report)?;
         let node = &self.node;
         let back = crate::wait::until(PATIENCE, "the plugin has closed what the producer left", || {
-            let open = node.plugin_descriptors()?;
+            let open = node.broker_descriptors()?;
             // The worker's socket came with the first publication; the killed application's connection has gone.
             Ok((open <= descriptors + WORKER_DESCRIPTORS).then_some(open))
         });
@@ -258,9 +258,10 @@ impl Scene {
         }
         pids.push(node.plugin_pid());
         let slot = node.slot("producer").join("slot.sock");
-        let worker = children(node.plugin_pid());
+        // The broker, and the GPU worker.
+        let started = children(node.plugin_pid());
         node.stop()?;
-        pids.extend(worker);
+        pids.extend(started);
         let alive = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
         Ok(Left { processes: pids.iter().filter(alive).count(), socket: slot.exists() })
     }

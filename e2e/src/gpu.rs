@@ -1,6 +1,8 @@
 //! Which GPU the scenario runs on: the real one if there is one, else the simulator; never a silent choice.
 
 use std::fmt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,6 +13,9 @@ use gpu_handoff_cuda::Driver;
 
 /// Memory of a simulated GPU, in MiB: as much as a large one has. It is sparse, so only what is filled takes any.
 const SIMULATED_MIB: u64 = 64 << 10;
+
+/// The simulated driver, as a program's loader asks for it.
+const LIBRARY: &str = "libcuda.so.1";
 
 /// Which GPU is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,6 +42,8 @@ pub enum Gpu {
         why: String,
         /// The folder of the simulated driver.
         library: PathBuf,
+        /// Where that is a copy, for processes of other users: removed in the end.
+        copy: Option<Scratch>,
         /// What stands for the device: removed in the end.
         device: Scratch,
         /// How many GPUs the machine has.
@@ -56,7 +63,19 @@ impl Gpu {
             (Wanted::Real, Err(e)) => return Err(e.context("a real GPU was asked for")),
             (Wanted::Auto, Err(e)) => format!("no real one: {e}"),
         };
-        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()?, gpus: 1 })
+        Self::simulate(why, folder, 1)
+    }
+
+    fn simulate(why: String, folder: &Folder, gpus: usize) -> anyhow::Result<Self> {
+        let (mut library, mut copy) = (folder.simulator()?, None);
+        if rustix::process::geteuid().is_root() && !is_open_to_all(&library)? {
+            let place = Scratch::make("gpu-handoff-driver-", None).context("make a folder for the driver")?;
+            open_to_all(place.path(), 0o755)?;
+            std::fs::copy(library.join(LIBRARY), place.path().join(LIBRARY))?;
+            library = place.path().to_path_buf();
+            copy = Some(place);
+        }
+        Ok(Self::Simulated { why, library, copy, device: device_folder()?, gpus })
     }
 
     /// A simulated one.
@@ -73,7 +92,7 @@ impl Gpu {
     /// When the simulator is missing.
     pub fn several(folder: &Folder, gpus: usize) -> anyhow::Result<Self> {
         let why = "the simulator was asked for".to_owned();
-        Ok(Self::Simulated { why, library: folder.simulator()?, device: device_folder()?, gpus })
+        Self::simulate(why, folder, gpus)
     }
 
     /// Lets a program find this GPU. `device` is where the simulated device is seen by that program.
@@ -131,5 +150,26 @@ fn real() -> anyhow::Result<String> {
 /// Shared memory if there is some: simulated GPU memory lives there.
 fn device_folder() -> anyhow::Result<Scratch> {
     let made = Scratch::make("gpu-handoff-device-", Some(Path::new("/dev/shm")));
-    made.context("make a folder that stands for the simulated device")
+    let made = made.context("make a folder that stands for the simulated device")?;
+    if rustix::process::geteuid().is_root() {
+        // As real device nodes are: the plugin's processes run as another user.
+        open_to_all(made.path(), 0o777)?;
+    }
+    Ok(made)
+}
+
+/// Whether a driver that is installed there can be loaded by every user's processes.
+fn is_open_to_all(folder: &Path) -> anyhow::Result<bool> {
+    let folder = folder.canonicalize()?;
+    for part in folder.ancestors() {
+        if part.metadata()?.permissions().mode() & 0o001 == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn open_to_all(folder: &Path, mode: u32) -> anyhow::Result<()> {
+    let changed = std::fs::set_permissions(folder, Permissions::from_mode(mode));
+    changed.with_context(|| format!("open {} to all users", folder.display()))
 }

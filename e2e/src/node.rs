@@ -76,7 +76,7 @@ impl Node {
         let plugin = spawn(folder, &gpu, run_dir.path())?;
         let members = members.to_vec();
         let mut node = Self { folder: folder.clone(), gpu, plugin, members, run_dir, log };
-        node.wait_for_slots().with_context(|| format!("the plugin's log:\n{}", node.log()))?;
+        node.wait_until_it_serves(0).with_context(|| format!("the plugin's log:\n{}", node.log()))?;
         Ok(node)
     }
 
@@ -86,11 +86,13 @@ impl Node {
     /// When it still runs, or does not come up.
     pub fn revive(&mut self) -> anyhow::Result<()> {
         wait::until(PATIENCE, "the killed plugin is gone", || Ok(self.plugin.try_wait()?))?;
+        let brokers = self.brokers_that_served();
         self.plugin = spawn(&self.folder, &self.gpu, self.run_dir.path())?;
-        self.wait_for_slots().with_context(|| format!("the plugin's log:\n{}", self.log()))
+        self.wait_until_it_serves(brokers).with_context(|| format!("the plugin's log:\n{}", self.log()))
     }
 
-    fn wait_for_slots(&mut self) -> anyhow::Result<()> {
+    /// Waits for the slots' sockets, and for one more broker than there were to serve them.
+    fn wait_until_it_serves(&mut self, brokers: usize) -> anyhow::Result<()> {
         let sockets: Vec<_> = self.members.iter().map(|m| self.slot(m.pod).join("slot.sock")).collect();
         for socket in sockets {
             let what = format!("the plugin listens on {}", socket.display());
@@ -101,7 +103,13 @@ impl Node {
                 Ok(SeqPacket::connect(&socket).ok())
             })?;
         }
-        Ok(())
+        let one_more = || Ok((self.brokers_that_served() > brokers).then_some(()));
+        wait::until(PATIENCE, "the broker serves", one_more)
+    }
+
+    /// How many brokers the plugin has had.
+    fn brokers_that_served(&self) -> usize {
+        self.log().matches("the broker serves").count()
     }
 
     /// The folder of a slot, as it is mounted into the member's sidecar.
@@ -135,18 +143,29 @@ impl Node {
         found.with_context(|| format!("the plugin's log:\n{}", self.log()))
     }
 
-    /// The plugin's process number.
+    /// The number of the plugin's process that people start.
     #[must_use]
     pub fn plugin_pid(&self) -> u32 {
         self.plugin.id()
     }
 
-    /// Descriptors that the plugin has open.
+    /// The number of the plugin's process that hears the applications: the last one that was started.
     ///
     /// # Errors
-    /// When the plugin is gone.
-    pub fn plugin_descriptors(&self) -> anyhow::Result<usize> {
-        let folder = format!("/proc/{}/fd", self.plugin.id());
+    /// When the log names none.
+    pub fn broker_pid(&self) -> anyhow::Result<u32> {
+        let log = self.log();
+        let number =
+            log.lines().rev().find_map(|l| l.split_once("broker started pid=")?.1.trim().parse().ok());
+        number.context("the plugin's log names no broker")
+    }
+
+    /// Descriptors that the broker has open.
+    ///
+    /// # Errors
+    /// When the broker is gone.
+    pub fn broker_descriptors(&self) -> anyhow::Result<usize> {
+        let folder = format!("/proc/{}/fd", self.broker_pid()?);
         Ok(std::fs::read_dir(&folder).with_context(|| format!("list {folder}"))?.count())
     }
 
@@ -181,7 +200,7 @@ impl Drop for Node {
 /// Starts the plugin; what it logs is added to its log.
 fn spawn(folder: &Folder, gpu: &Gpu, run_dir: &Path) -> anyhow::Result<Child> {
     let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);
-    command.arg("broker").arg("--run-dir").arg(run_dir).arg("--static-members").arg(run_dir.join(MEMBERS));
+    command.arg("node").arg("--run-dir").arg(run_dir).arg("--static-members").arg(run_dir.join(MEMBERS));
     command.arg("--kubelet-socket").arg(run_dir.join("no-kubelet.sock"));
     gpu.give_to(&mut command, None);
     die_with_parent(&mut command);

@@ -20,6 +20,17 @@ pub enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    /// As it is written on a command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
 /// Begins to log.
 ///
 /// # Errors

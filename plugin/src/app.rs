@@ -1,111 +1,96 @@
-//! Everything wired together: the owner, a lane for each member, the GPU workers, and an orderly stop.
+//! The broker, wired together: the owner, a lane for each member, the GPU workers, and an orderly stop.
+//!
+//! It runs without any privilege, as a child of the node ([`crate::node`]), which tells it how to serve and does for it
+//! what it may not do itself.
 
 use std::hash::RandomState;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, bail};
-use gpu_handoff_logs::chain;
 use gpu_handoff_policy::LegacyRule;
-use gpu_handoff_protocol::Instance;
-use rustix::fs::FlockOperation;
+use gpu_handoff_protocol::socket::SeqListener;
+use gpu_handoff_protocol::{BootTag, Instance};
 use rustix::process::{Resource, Rlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, slot_socket};
-use crate::gpu::self_test;
+use crate::config::descriptor_limit;
+use crate::gpu::starter::Starter;
 use crate::gpu::supervisor::Supervisor;
 use crate::identity::Door;
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
+use crate::node::client::{AskError, Line, NodeClient, Start, take_up};
+use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
 
-/// Most descriptors that the daemon asks for, however many it may have.
-const WANTED_DESCRIPTORS: u64 = 65_536;
-
-/// Serves until it is told to stop by a signal; a second signal ends it at once.
+/// Serves what the node at the other end of standard input says, until that wants it to stop.
 ///
 /// # Errors
 /// What kept it from starting.
-pub fn run(config: Config) -> anyhow::Result<()> {
+pub fn run() -> anyhow::Result<()> {
+    let start = take_up()?;
     let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(async { serve(config, descriptors, StopSignals::new()?).await });
-    // A self-test that is still running is not waited for: its children end with its pipes.
-    runtime.shutdown_background();
-    outcome
+    runtime.block_on(serve(start, descriptors))
 }
 
-/// The signals that ask the daemon to stop.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
-    }
-}
-
-async fn serve(config: Config, descriptors: u64, mut signals: StopSignals) -> anyhow::Result<()> {
-    info!(run_dir = %config.run_dir.display(), members = config.members.len(), policy = ?config.policy, descriptors, "starting");
-    let _lock = own_the_node(&config.run_dir)?;
+async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
+    let Start { setup, members, state: _state, lock: _lock, socket } = start;
+    let (line, node) = Line::new(socket)?;
     let (stopping, stopped) = watch::channel(false);
-    let (supervisor, inspector) = Supervisor::new(config.program.clone());
+    let (supervisor, inspector) = Supervisor::new(Starter::new(node.clone()));
+    let boot = BootTag(setup.boot);
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
-    let owner = Owner::new(Registry::new(config.policy.clone(), capacity, config.boot, RandomState::new()));
+    let owner = Owner::new(Registry::new(setup.policy.clone(), capacity, boot, RandomState::new()));
     let shared = Shared {
         owner: Arc::clone(&owner),
         inspector,
-        boot: config.boot,
+        boot,
         instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         stop: stopped.clone(),
     };
-    let (ends, mut ended) = mpsc::channel(config.members.len().max(1));
-    let lanes = start_lanes(&config, &shared, &ends)?;
+    let (ends, mut ended) = mpsc::channel(members.len().max(1));
+    let lanes = start_lanes(&setup, members, &shared, &ends)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
     tasks.spawn(supervisor.run(stopped));
     let mut self_test = JoinSet::new();
-    if config.policy.legacy != LegacyRule::Deny {
-        self_test.spawn(prove_pid_word(config.program.clone(), shared.clone()));
+    if setup.policy.legacy != LegacyRule::Deny {
+        self_test.spawn(prove_pid_word(node, shared.clone()));
     }
     drop(shared);
-    info!(members = lanes.len(), "ready");
+    line.say_ready().await.context("tell the node")?;
+    let (stop, mut stop_asked) = oneshot::channel();
+    // Carries commands to the last: it ends with the process.
+    let mut lines = JoinSet::new();
+    lines.spawn(line.run(stop));
+    info!(members = lanes.len(), descriptors, "the broker serves");
     let broken = loop {
         tokio::select! {
-            () = signals.next() => break false,
-            // Without one of these the daemon would go on and answer nobody: it ends, to be started again.
-            _ = tasks.join_next() => break true,
+            asked = &mut stop_asked => match asked {
+                Ok(()) => break None,
+                Err(_) => break Some("the node is gone"),
+            },
+            // Without one of these the broker would go on and answer nobody: it ends, to be started again.
+            _ = tasks.join_next() => break Some("the registry's clock or the supervisor of the gpu worker has broken off; the log says more"),
             Some(member) = ended.recv() => lost_member(member, &lanes, &owner),
         }
     };
-    info!("stopping; a second signal ends the daemon at once");
     stopping.send_replace(true);
-    let orderly = tokio::select! {
-        outcome = wind_down(tasks, lanes) => outcome,
-        () = signals.next() => bail!("ended by a second signal"),
-    };
-    if broken {
-        bail!("the registry or the supervisor of the gpu worker has broken off; the log says more");
+    wind_down(tasks, lanes).await?;
+    match broken {
+        Some(why) => bail!(why),
+        None => Ok(()),
     }
-    orderly
 }
 
 fn draw_instance() -> anyhow::Result<Instance> {
@@ -143,92 +128,57 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
             warn!(member = member.0, "a member's lane had broken off");
         }
     }
-    info!("stopped");
     Ok(())
 }
 
 fn start_lanes(
-    config: &Config,
+    setup: &Setup,
+    members: Vec<(StaticMember, SeqListener)>,
     shared: &Shared,
     ends: &mpsc::Sender<MemberId>,
 ) -> anyhow::Result<Vec<(MemberId, Lane)>> {
-    let mut lanes = Vec::with_capacity(config.members.len());
-    for (number, member) in (0..).zip(&config.members) {
+    let mut lanes = Vec::with_capacity(members.len());
+    for (number, (member, listener)) in (0..).zip(members) {
         let id = MemberId(number);
-        make_slot(&config.run_dir, member)
-            .with_context(|| format!("make the folder of slot {}", member.slot))?;
         let (pod, group) = (member.pod(), member.group());
-        let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices.clone() };
+        let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices };
         shared.owner.apply(None, Input::MemberJoined(id, facts)).log();
         let spec = LaneSpec {
             member: id,
             pod,
             group,
-            door: Door { user: member.user },
-            socket: slot_socket(&config.run_dir, &member.slot),
-            socket_user: member.user,
-            quota: config.policy.quota,
+            door: Door { user: member.user, daemon: setup.daemon_user },
+            quota: setup.policy.quota,
         };
-        let lane = lane::start(spec, shared.clone(), ends.clone())
+        let lane = lane::start(spec, listener, shared.clone(), ends.clone())
             .with_context(|| format!("serve slot {}", member.slot))?;
         lanes.push((id, lane));
     }
     Ok(lanes)
 }
 
-/// Makes the folder that is mounted into the member's sidecar. It is the daemon's own: if the member could write there,
-/// it could put something else in the place of the socket, and have that given to it.
-fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<()> {
-    let folder = run_dir.join("slots").join(member.slot.as_str());
-    std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
-    std::os::unix::fs::chown(&folder, Some(rustix::process::geteuid().as_raw()), None)?;
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))
-}
-
-/// One daemon owns a node: two would give the same slots to different members.
-fn own_the_node(run_dir: &Path) -> anyhow::Result<std::fs::File> {
-    std::fs::create_dir_all(run_dir)
-        .with_context(|| format!("make the run directory {}", run_dir.display()))?;
-    let path = run_dir.join("lock");
-    let file = std::fs::File::create(&path).with_context(|| format!("open {}", path.display()))?;
-    rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
-        .with_context(|| format!("another daemon owns {}: stop it first", run_dir.display()))?;
-    Ok(file)
-}
-
 /// Raises the soft limit and lets the descriptor table grow to it now: growing it later, with threads running, would
 /// stall them for milliseconds.
 fn raise_descriptor_limit() -> io::Result<u64> {
-    let now = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = now.maximum.unwrap_or(WANTED_DESCRIPTORS).min(WANTED_DESCRIPTORS);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: now.maximum })?;
+    let (wanted, maximum) = (descriptor_limit(), rustix::process::getrlimit(Resource::Nofile).maximum);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })?;
     let last = i32::try_from(wanted.saturating_sub(1)).unwrap_or(i32::MAX);
     drop(rustix::io::fcntl_dupfd_cloexec(io::stderr().as_fd(), last)?);
     Ok(wanted)
 }
 
-/// Tries once, in the background, whether legacy handles may be cured on this driver.
-async fn prove_pid_word(program: PathBuf, shared: Shared) {
+/// Has the node try once, in the background, whether legacy handles may be cured on this driver.
+async fn prove_pid_word(node: NodeClient, shared: Shared) {
     let mut stop = shared.stop.clone();
-    let test = tokio::task::spawn_blocking(move || self_test::run(&program));
     let outcome = tokio::select! {
-        outcome = test => outcome,
+        outcome = node.ask(Command::ProveLegacy) => outcome,
         _ = stop.wait_for(|stopping| *stopping) => return,
     };
     let proven = match outcome {
-        Ok(Ok(proven)) => {
-            info!(proven, "self-test of legacy handles done");
-            proven
-        }
-        Ok(Err(e)) => {
-            warn!(
-                error = chain(&e),
-                "self-test of legacy handles not run: equal process numbers will be refused"
-            );
-            false
-        }
+        Ok((Answer::Proven(proven), _)) => proven,
+        Ok(_) | Err(AskError::Gone) => false,
         Err(e) => {
-            warn!(error = %e, "self-test of legacy handles broke off");
+            warn!(error = %e, "self-test of legacy handles not run: equal process numbers will be refused");
             false
         }
     };

@@ -2,14 +2,16 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gpu_handoff_logs::LogFormat;
+use gpu_handoff_sys::unprivileged::User;
 
 use crate::config::Config;
 use crate::gpu::self_test::{self, Half};
-use crate::{app, gpu};
+use crate::{app, gpu, node};
 
 /// The node daemon of gpu-handoff.
 #[derive(Debug, Parser)]
@@ -26,11 +28,14 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Mode {
     /// Serve this node's members.
-    Broker(BrokerArgs),
-    /// Inspect descriptors for the broker, which starts this itself with the request socket as standard input.
+    Node(NodeArgs),
+    /// Hear and answer the members. The node starts this itself, with its line as standard input.
+    #[command(hide = true)]
+    Broker,
+    /// Inspect descriptors for the broker. The node starts this itself, with the request socket as standard input.
     #[command(hide = true)]
     GpuWorker,
-    /// One half of the self-test of legacy handles, which the broker starts itself.
+    /// One half of the self-test of legacy handles. The node starts this itself.
     #[command(hide = true)]
     LegacySelfTest {
         /// Which half.
@@ -39,12 +44,15 @@ enum Mode {
     },
 }
 
-/// How the broker is set up.
+/// How the node is set up.
 #[derive(Debug, Clone, clap::Args)]
-pub struct BrokerArgs {
+pub struct NodeArgs {
     /// Where slots and the daemon's own files are.
     #[arg(long, env = "GPU_HANDOFF_RUN_DIR", default_value = "/run/gpu-handoff")]
     pub run_dir: PathBuf,
+    /// Where the broker keeps what it needs after a restart; best on a tmpfs. Default: `state` in the run directory.
+    #[arg(long, env = "GPU_HANDOFF_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
     /// The members, for a laptop or bare containers: a JSON file, see the module `members`.
     #[arg(long, env = "GPU_HANDOFF_STATIC_MEMBERS")]
     pub static_members: PathBuf,
@@ -55,9 +63,32 @@ pub struct BrokerArgs {
         default_value = "/var/lib/kubelet/device-plugins/kubelet.sock"
     )]
     pub kubelet_socket: PathBuf,
+    /// The user, and the group if it has another number (`USER:GROUP`), that the broker and the GPU workers run as. Better one
+    /// that nothing else on the node runs as. Default: 65532 where the node is started by root, else the node's own.
+    #[arg(long, env = "GPU_HANDOFF_BROKER_USER")]
+    pub broker_user: Option<BrokerUser>,
+    /// Where the node's `/proc` is, with what the NVIDIA driver says there.
+    #[arg(long, env = "GPU_HANDOFF_NVIDIA_PROC_ROOT", default_value = "/proc")]
+    pub nvidia_proc_root: PathBuf,
+    /// Where the node's `/dev` is, with the NVIDIA driver's devices.
+    #[arg(long, env = "GPU_HANDOFF_NVIDIA_DEV_ROOT", default_value = "/dev")]
+    pub nvidia_dev_root: PathBuf,
     /// Check the configuration, print it, and end.
     #[arg(long)]
     pub check_config: bool,
+}
+
+/// A user, and a group, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrokerUser(pub User);
+
+impl FromStr for BrokerUser {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (uid, gid) = text.split_once(':').unwrap_or((text, text));
+        Ok(Self(User { uid: uid.parse()?, gid: gid.parse()? }))
+    }
 }
 
 impl Args {
@@ -68,15 +99,19 @@ impl Args {
     pub fn run(self) -> anyhow::Result<()> {
         let Self { mode, log_format } = self;
         match mode {
-            Mode::Broker(args) => {
+            Mode::Node(args) => {
                 gpu_handoff_logs::init(log_format)?;
                 let check_only = args.check_config;
-                let config = Config::try_from(args)?;
+                let config = Config::new(args, log_format)?;
                 if check_only {
                     println!("{config}");
                     return Ok(());
                 }
-                app::run(config)
+                node::run(config)
+            }
+            Mode::Broker => {
+                gpu_handoff_logs::init(log_format)?;
+                app::run()
             }
             Mode::GpuWorker => {
                 let requests =
@@ -84,6 +119,21 @@ impl Args {
                 gpu::worker::run(requests).context("serve the broker")
             }
             Mode::LegacySelfTest { half } => self_test::run_half(half),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_comes_with_or_without_a_group() {
+        let read = |text: &str| text.parse::<BrokerUser>().map(|u| (u.0.uid, u.0.gid)).ok();
+        assert_eq!(read("1000"), Some((1_000, 1_000)));
+        assert_eq!(read("1000:44"), Some((1_000, 44)));
+        for strange in ["", ":", "nobody", "-1", "1:", ":1", "1:2:3"] {
+            assert_eq!(read(strange), None, "{strange}");
         }
     }
 }

@@ -3,10 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use gpu_handoff_logs::LogFormat;
 use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::{BootTag, SlotId};
+use gpu_handoff_sys::unprivileged::{User, can_become};
+use rustix::process::Resource;
 
-use crate::cli::BrokerArgs;
+use crate::cli::{BrokerUser, NodeArgs};
+use crate::limits;
 use crate::members::{self, MembersError, StaticMember};
 
 /// Where the kernel tells its boot id.
@@ -14,6 +18,9 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_BYTES: usize = 107;
+
+/// Whom broker and workers run as where the node is started by root and nothing else is said.
+const BROKER_USER: User = User { uid: 65_532, gid: 65_532 };
 
 /// Where a member's sidecar finds the daemon.
 #[must_use]
@@ -36,8 +43,18 @@ pub struct Config {
     pub members: Vec<StaticMember>,
     /// The node's boot.
     pub boot: BootTag,
-    /// This very program, to be started as worker.
-    pub program: PathBuf,
+    /// The folder of the broker's own files.
+    pub state_dir: PathBuf,
+    /// Whom broker and workers run as; `None`: as the node.
+    pub user: Option<User>,
+    /// Where the NVIDIA driver's part of `/proc` is.
+    pub nvidia_proc_root: PathBuf,
+    /// Where the NVIDIA driver's devices are.
+    pub nvidia_dev_root: PathBuf,
+    /// Descriptors that the broker may have open.
+    pub descriptors: u64,
+    /// How all processes log.
+    pub log_format: LogFormat,
 }
 
 /// Why a configuration cannot be run.
@@ -61,6 +78,16 @@ pub enum ConfigError {
         /// The path.
         path: PathBuf,
     },
+    /// Nobody can be made to run as that user.
+    #[error(
+        "the broker cannot run as user {wanted}: the node, of user {own}, may not start it as that; say --broker-user {own} or start the node as root of a user namespace that knows {wanted}"
+    )]
+    BrokerUser {
+        /// Whom the broker should run as.
+        wanted: u32,
+        /// Whom the node runs as.
+        own: u32,
+    },
     /// The kernel does not tell what is needed.
     #[error("cannot read {what}")]
     System {
@@ -71,11 +98,13 @@ pub enum ConfigError {
     },
 }
 
-impl TryFrom<BrokerArgs> for Config {
-    type Error = ConfigError;
-
-    fn try_from(args: BrokerArgs) -> Result<Self, ConfigError> {
-        let BrokerArgs { run_dir, static_members, kubelet_socket, check_config: _ } = args;
+impl Config {
+    /// Checks what the command line says.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn new(args: NodeArgs, log_format: LogFormat) -> Result<Self, ConfigError> {
+        let NodeArgs { run_dir, state_dir, static_members, kubelet_socket, broker_user, .. } = args;
         if kubelet_socket.exists() {
             return Err(ConfigError::KubeletPresent { socket: kubelet_socket });
         }
@@ -86,15 +115,60 @@ impl TryFrom<BrokerArgs> for Config {
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
         let boot = BootTag::from_boot_id(&text).map_err(|e| system(BOOT_ID, std::io::Error::other(e)))?;
-        let program = std::env::current_exe().map_err(|e| system("the path of this program", e))?;
-        Ok(Self { run_dir, policy: file.policy, members: file.members, boot, program })
+        Ok(Self {
+            state_dir: state_dir.unwrap_or_else(|| run_dir.join("state")),
+            run_dir,
+            policy: file.policy,
+            members: file.members,
+            boot,
+            user: user_for(broker_user)?,
+            nvidia_proc_root: args.nvidia_proc_root,
+            nvidia_dev_root: args.nvidia_dev_root,
+            descriptors: descriptor_limit(),
+            log_format,
+        })
     }
+}
+
+/// Whom broker and workers run as: somebody without rights where the node has some.
+fn user_for(said: Option<BrokerUser>) -> Result<Option<User>, ConfigError> {
+    let own = rustix::process::geteuid();
+    let wanted = match said {
+        Some(BrokerUser(user)) if user.uid == own.as_raw() => return Ok(None),
+        Some(BrokerUser(user)) => user,
+        None if own.is_root() => BROKER_USER,
+        None => return Ok(None),
+    };
+    if can_become(wanted.uid) {
+        Ok(Some(wanted))
+    } else {
+        Err(ConfigError::BrokerUser { wanted: wanted.uid, own: own.as_raw() })
+    }
+}
+
+/// Descriptors that the broker, which this process starts, may have open: the hard limit, as far as it is wanted.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
+    hard.unwrap_or(limits::WANTED_DESCRIPTORS).min(limits::WANTED_DESCRIPTORS)
 }
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "run directory  {}", self.run_dir.display())?;
+        writeln!(f, "state          {}", self.state_dir.display())?;
         writeln!(f, "boot           {:016x}", self.boot.0)?;
+        match self.user {
+            Some(User { uid, gid }) => writeln!(f, "broker         as user {uid}, group {gid}")?,
+            None => writeln!(f, "broker         as the node's user {}", rustix::process::geteuid().as_raw())?,
+        }
+        let for_buffers = self.descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS);
+        writeln!(
+            f,
+            "descriptors    {} (the hard limit, at most {}), {for_buffers} of them for buffers",
+            self.descriptors,
+            limits::WANTED_DESCRIPTORS
+        )?;
         writeln!(f, "policy         {:?}", self.policy)?;
         write!(f, "members        {}", self.members.len())?;
         for m in &self.members {
@@ -120,15 +194,36 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let members = folder.path().join("members.json");
         std::fs::write(&members, r#"{"members":[]}"#).unwrap();
-        let args = |kubelet_socket: PathBuf| BrokerArgs {
-            run_dir: folder.path().to_path_buf(),
-            static_members: members.clone(),
-            kubelet_socket,
-            check_config: false,
+        let config = |kubelet_socket: PathBuf| {
+            let args = NodeArgs {
+                run_dir: folder.path().to_path_buf(),
+                state_dir: None,
+                static_members: members.clone(),
+                kubelet_socket,
+                broker_user: None,
+                nvidia_proc_root: "/proc".into(),
+                nvidia_dev_root: "/dev".into(),
+                check_config: false,
+            };
+            Config::new(args, LogFormat::Text)
         };
-        assert!(Config::try_from(args(folder.path().join("absent"))).is_ok());
-        let refused = Config::try_from(args(members.clone())).unwrap_err();
+        let good = config(folder.path().join("absent")).unwrap();
+        assert_eq!(good.state_dir, folder.path().join("state"));
+        let refused = config(members.clone()).unwrap_err();
         assert!(matches!(refused, ConfigError::KubeletPresent { .. }));
+    }
+
+    #[test]
+    fn the_broker_runs_as_nobody_that_it_cannot_become() {
+        let own = rustix::process::geteuid().as_raw();
+        let as_user = |uid| user_for(Some(BrokerUser(User { uid, gid: uid })));
+        assert_eq!(as_user(own).unwrap(), None);
+        if can_become(BROKER_USER.uid) {
+            assert_eq!(user_for(None).unwrap(), Some(BROKER_USER));
+        } else if own != 0 {
+            assert_eq!(user_for(None).unwrap(), None);
+            assert!(as_user(own + 1).unwrap_err().to_string().contains(&format!("--broker-user {own}")));
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! | concern | file |
 //! |---|---|
 //! | asking a worker; a deadline for each request | [`inspector`] |
-//! | starting and replacing the worker process | [`supervisor`] |
+//! | when a worker process is started and replaced | [`supervisor`] |
+//! | how | [`starter`] |
 //! | which failures were logged already | `told` |
 //! | the worker process itself | [`worker`] |
 //! | whether legacy handles may be cured on this driver | [`self_test`] |
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod inspector;
 pub mod self_test;
+pub mod starter;
 pub mod supervisor;
 mod told;
 pub mod worker;

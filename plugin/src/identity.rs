@@ -62,6 +62,8 @@ impl fmt::Display for Process {
 pub struct Door {
     /// The member's user; `None`: any.
     pub user: Option<u32>,
+    /// The user that people started the daemon as; not the one that this process may have been given instead.
+    pub daemon: u32,
 }
 
 /// Names the process that connected `connection`, if it may speak for the member behind `door`.
@@ -101,10 +103,10 @@ pub fn identify_sidecar(connection: BorrowedFd<'_>, door: Door) -> Result<(), Re
     check_user(door, peer.uid)
 }
 
-/// The member's own user, root, and the user that the daemon itself runs as.
+/// The member's own user, root, and the user that started the daemon.
 fn check_user(door: Door, found: u32) -> Result<(), Refusal> {
     match door.user {
-        Some(wanted) if found != wanted && found != 0 && found != rustix::process::geteuid().as_raw() => {
+        Some(wanted) if found != wanted && found != 0 && found != door.daemon => {
             Err(Refusal::new(Code::PeerUnknown).compared_with("user", wanted, found))
         }
         _ => Ok(()),
@@ -127,17 +129,19 @@ mod tests {
     #[tokio::test]
     async fn a_connection_of_our_own_is_ours() {
         let (a, _b) = gpu_handoff_protocol::socket::SeqPacket::pair().unwrap();
-        let process = identify(a.as_fd(), Door { user: None }).unwrap();
+        let process = identify(a.as_fd(), Door { user: None, daemon: 0 }).unwrap();
         assert_eq!(process.key.pid, std::process::id());
         assert!(process.key.started > 0);
     }
 
     #[test]
     fn another_user_is_refused_with_both_users() {
-        let own = rustix::process::geteuid().as_raw();
-        assert_eq!(check_user(Door { user: Some(own) }, own), Ok(()));
-        let refusal = check_user(Door { user: Some(own + 1) }, own + 2).unwrap_err();
+        let door = Door { user: Some(1_000), daemon: 1_001 };
+        for good in [0, 1_000, 1_001] {
+            assert_eq!(check_user(door, good), Ok(()));
+        }
+        let refusal = check_user(door, 65_532).unwrap_err();
         assert_eq!(refusal.code(), Code::PeerUnknown);
-        assert_eq!(refusal.compared()[0].found, (own + 2).to_string());
+        assert_eq!(refusal.compared()[0].found, "65532");
     }
 }

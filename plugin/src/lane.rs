@@ -19,8 +19,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,10 +60,6 @@ pub struct LaneSpec {
     pub group: GroupKey,
     /// Who may speak for it.
     pub door: Door,
-    /// Its socket.
-    pub socket: PathBuf,
-    /// The user who may connect to it, besides root; `None`: the daemon's own.
-    pub socket_user: Option<u32>,
     /// What it may hold.
     pub quota: Quota,
 }
@@ -171,17 +165,17 @@ impl Context {
     }
 }
 
-/// Binds the member's socket and starts its thread, which tells `ends` when it ends, however it does.
+/// Starts the member's thread, which serves its slot's socket and tells `ends` when it ends, however it does.
 ///
 /// # Errors
-/// When the socket cannot be bound or the thread cannot be started.
-pub fn start(spec: LaneSpec, shared: Shared, ends: mpsc::Sender<MemberId>) -> io::Result<Lane> {
+/// When the thread cannot be started.
+pub fn start(
+    spec: LaneSpec,
+    listener: SeqListener,
+    shared: Shared,
+    ends: mpsc::Sender<MemberId>,
+) -> io::Result<Lane> {
     let queue = LaneHandle::default();
-    let listener = SeqListener::bind(&spec.socket)?;
-    std::fs::set_permissions(&spec.socket, std::fs::Permissions::from_mode(0o600))?;
-    if let Some(user) = spec.socket_user {
-        std::os::unix::fs::chown(&spec.socket, Some(user), None)?;
-    }
     shared.owner.add_lane(spec.member, queue.clone());
     let (pod, name) = (spec.pod.clone(), format!("lane-{}", spec.member.0));
     let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -231,7 +225,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         outboxes: Tally::default(),
         vetting: vet::Desk::new(),
     });
-    info!(socket = %context.spec.socket.display(), "serving");
+    info!("serving");
     let mut tasks = JoinSet::new();
     let mut rest_until = Instant::now();
     loop {
@@ -259,5 +253,4 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     session::farewell(&context).await;
     tasks.shutdown().await;
     context.vetting.finish().await;
-    drop(std::fs::remove_file(&context.spec.socket));
 }

@@ -9,7 +9,8 @@
 //! | where a descriptor is validated | [`gpu`] |
 //! | what a killed daemon leaves to the next: what is alive | [`journal`] |
 //! | who the members are | [`members`] |
-//! | everything wired together | [`app`] |
+//! | what needs privilege, and starting the rest without any | [`node`] |
+//! | the broker, wired together | [`app`] |
 //! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
 
 pub mod app;
@@ -21,5 +22,6 @@ pub mod journal;
 pub mod lane;
 pub mod limits;
 pub mod members;
+pub mod node;
 pub mod owner;
 pub mod registry;

@@ -45,6 +45,8 @@ pub const WORKER_FAILURES: usize = 64;
 pub const WORKER_FAILURE_PAUSE: Duration = Duration::from_secs(600);
 /// How long the self-test of legacy handles may take.
 pub const SELF_TEST_TIME: Duration = Duration::from_secs(30);
+/// Most descriptors that the broker asks for, however many it may have.
+pub const WANTED_DESCRIPTORS: u64 = 65_536;
 /// Descriptors that the daemon keeps for itself: sockets, pidfds, logs; the rest may hold buffers.
 pub const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long the daemon lets its threads end after it was told to stop.
@@ -61,3 +63,25 @@ pub const JOURNAL_RECORDS: u64 = 16_384;
 pub const JOURNAL_ENDED: usize = 4_096;
 /// How long it is not tried again to write a journal that could not be written.
 pub const JOURNAL_PAUSE: Duration = Duration::from_secs(1);
+/// How long a node that starts waits for an earlier one, and its broker, to end.
+pub const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
+/// How often it looks.
+pub const TAKE_OVER_PAUSE: Duration = Duration::from_millis(10);
+/// How long the broker may take from its start until it serves.
+pub const BROKER_START_TIME: Duration = Duration::from_secs(15);
+/// How long the node waits for the broker to take an answer.
+pub const BROKER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the node waits for the end of a broker that has closed its line, before it kills it.
+pub const BROKER_END_TIME: Duration = Duration::from_secs(1);
+/// Starts of a broker in a row that never served, after which the node gives up.
+pub const BROKER_STARTS: u32 = 5;
+/// How long the node waits before it starts a broker that died soon after another; doubled each time.
+pub const BROKER_PAUSE: Duration = Duration::from_millis(100);
+/// The longest that it waits.
+pub const BROKER_LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A broker that lived that long did not die soon.
+pub const BROKER_GOOD_LIFE: Duration = Duration::from_secs(60);
+/// GPU workers that have not ended, with which the node starts no further one.
+pub const NODE_WORKERS: usize = 64;
+/// Commands of the broker that may wait for an answer of the node.
+pub const NODE_COMMANDS: usize = 64;

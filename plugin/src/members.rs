@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 
 use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, SlotId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
 /// A member as the file names it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMember {
     /// The folder of its socket.

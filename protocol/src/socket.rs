@@ -235,6 +235,12 @@ impl SeqListener {
         Ok(Self(socket))
     }
 
+    /// Takes over a listening socket of our own making.
+    #[must_use]
+    pub fn from_own(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
     /// Accepts one connection without waiting; `None`: nobody is there.
     ///
     /// # Errors

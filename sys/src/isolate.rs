@@ -147,7 +147,7 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(end_with_parent) };
 }
 
-fn end_with_parent() -> io::Result<()> {
+pub(crate) fn end_with_parent() -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
     let answer = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -7,6 +7,7 @@
 //! | a packet with every descriptor that came along | [`receive`] |
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
+//! | starting a process without any privilege | [`unprivileged`] |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
@@ -20,3 +21,4 @@ pub mod pidfs;
 pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;
+pub mod unprivileged;

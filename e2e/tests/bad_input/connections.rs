@@ -132,11 +132,11 @@ fn options_that_attach_to_each_packet() -> anyhow::Result<()> {
             rustix::net::sockopt::set_socket_passcred(socket, true)?;
             options::pass_pidfd(socket).context("SO_PASSPIDFD needs Linux 6.5")?;
         }
-        let before = stage.node.plugin_descriptors()?;
+        let before = stage.node.broker_descriptors()?;
         for _ in 0..100 {
             ensure!(client.acquire_nothing()?, "the connection does not go on");
         }
-        eventually("no pidfd stays behind", || Ok(stage.node.plugin_descriptors()? < before + 20))?;
+        eventually("no pidfd stays behind", || Ok(stage.node.broker_descriptors()? < before + 20))?;
         // An application can do so with its own end, and the sidecar with the connection to its slot.
         let mut plain = Client::greeted(stage.rough.socket())?;
         options::pass_pidfd(plain.wire.socket().as_fd())?;

@@ -78,7 +78,7 @@ impl Place {
 
     fn plugin(&self) -> anyhow::Result<Command> {
         let mut command = Command::new(folder()?.binary("gpu-handoff-plugin")?);
-        command.arg("broker").arg("--run-dir").arg(self.0.path().join("run"));
+        command.arg("node").arg("--run-dir").arg(self.0.path().join("run"));
         command.arg("--static-members").arg(self.members());
         command.arg("--kubelet-socket").arg(self.0.path().join("no-kubelet.sock"));
         // Nothing here needs a GPU.

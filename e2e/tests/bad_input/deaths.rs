@@ -306,6 +306,7 @@ fn a_producer_whose_descriptors_block_their_closer() -> anyhow::Result<()> {
 fn a_driver_that_comes_late() -> anyhow::Result<()> {
     let gpu = Gpu::simulated(&folder()?)?;
     let device = gpu.device_folder().context("a simulated device")?.to_path_buf();
+    let mode = device.metadata()?.permissions();
     std::fs::remove_dir(&device)?;
     File::create(&device)?;
     let member = Member { pod: "pod", group: "group" };
@@ -319,6 +320,7 @@ fn a_driver_that_comes_late() -> anyhow::Result<()> {
     assert_eq!(node.log().matches("could not be started").count(), 1, "{}", node.log());
     std::fs::remove_file(&device)?;
     std::fs::create_dir(&device)?;
+    std::fs::set_permissions(&device, mode)?;
     eventually("a publish is inspected", || {
         Ok(client.publish_one(no_memory()?)?.is_err_and(|refusal| refusal.code() == Code::NotGpuMemory))
     })?;

@@ -63,10 +63,7 @@ impl FewDescriptors {
     fn of(pid: u32, more: usize) -> anyhow::Result<Self> {
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
         let process = Pid::from_raw(i32::try_from(pid)?).context("a process number")?;
-        let set = |current| {
-            let limit = Rlimit { current: Some(current), maximum };
-            rustix::process::prlimit(Some(process), Resource::Nofile, limit)
-        };
+        let set = |current| set_limit(process, Rlimit { current: Some(current), maximum });
         let mut current = limit_for(pid, more)?;
         let few = Self { pid: process, before: set(current)? };
         // What was closed since the look before left room.
@@ -82,8 +79,25 @@ impl FewDescriptors {
 impl Drop for FewDescriptors {
     fn drop(&mut self) {
         // The process may be gone.
-        let _ = rustix::process::prlimit(Some(self.pid), Resource::Nofile, self.before);
+        let _ = set_limit(self.pid, self.before);
     }
+}
+
+/// Sets the limit as the user of that process: root may do so for others only with a capability of its own. The user is
+/// changed for one thread alone, which ends then.
+fn set_limit(process: Pid, limit: Rlimit) -> anyhow::Result<Rlimit> {
+    use rustix::process::{Gid, Uid};
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::metadata(format!("/proc/{}", process.as_raw_nonzero()))?;
+    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+    let set = std::thread::spawn(move || {
+        if rustix::process::geteuid().is_root() {
+            rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+            rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        }
+        Ok(rustix::process::prlimit(Some(process), Resource::Nofile, limit)?)
+    });
+    set.join().map_err(|_| anyhow::anyhow!("the thread broke off"))?
 }
 
 fn refused_packet(stage: &Stage, bytes: Vec<u8>, attached: usize, code: Code) -> anyhow::Result<()> {
@@ -148,7 +162,7 @@ fn control_data_that_the_kernel_cut() -> anyhow::Result<()> {
     let client = Client::greeted(stage.rough.socket())?;
     stage.settled()?;
     let refused = {
-        let _few = FewDescriptors::of(stage.node.plugin_pid(), 8)?;
+        let _few = FewDescriptors::of(stage.node.broker_pid()?, 8)?;
         client.wire.send(publish_bytes(MESSAGE_ITEMS)?, vec![null()?; MESSAGE_ITEMS])?;
         client.refused()
     };
@@ -168,7 +182,7 @@ fn a_table_that_is_full() -> anyhow::Result<()> {
     let (plugin, sidecar) = (|| complaints(stage.node.log()), || complaints(stage.rough_log()));
     stage.settled()?;
     let (mut waiting, mut client) = {
-        let _few = FewDescriptors::of(stage.node.plugin_pid(), 0)?;
+        let _few = FewDescriptors::of(stage.node.broker_pid()?, 0)?;
         let _few_too = FewDescriptors::of(stage.rough.sidecar_pid()?, 0)?;
         let waiting = Sidecar::connect(&stage.slot())?;
         let client = Client::connect(stage.rough.socket())?;

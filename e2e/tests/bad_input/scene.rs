@@ -273,7 +273,8 @@ impl Stage {
     /// Who is counted.
     fn processes(&self) -> anyhow::Result<Vec<(String, u32)>> {
         let mut counted =
-            vec![("plugin".to_owned(), self.node.plugin_pid()), ("gpu worker".to_owned(), self.worker()?)];
+            vec![("node".to_owned(), self.node.plugin_pid()), ("broker".to_owned(), self.node.broker_pid()?)];
+        counted.push(("gpu worker".to_owned(), self.worker()?));
         for pod in [&self.rough, &self.stranger, &self.producer, &self.consumer] {
             if let Ok(pid) = pod.sidecar_pid() {
                 counted.push((format!("sidecar of {}", pod.name), pid));
@@ -307,8 +308,8 @@ impl Stage {
             wait::until(PATIENCE, "no descriptor is left over", || Ok(fine(&self.counts()?).then_some(())));
         waited.with_context(|| {
             let now = self.counts().unwrap_or_default();
-            let open = descriptors(self.node.plugin_pid()).unwrap_or_default();
-            format!("before: {before:?}\nnow: {now:?}\nplugin: {open:?}\n{}", self.log_tail())
+            let open = self.node.broker_pid().and_then(descriptors).unwrap_or_default();
+            format!("before: {before:?}\nnow: {now:?}\nbroker: {open:?}\n{}", self.log_tail())
         })
     }
 

@@ -73,7 +73,7 @@ fn never_reads(client: &Client) -> anyhow::Result<u64> {
 #[test]
 fn a_client_that_never_reads_its_answers() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let before = memory(stage.node.plugin_pid())?;
+        let before = memory(stage.node.broker_pid()?)?;
         let asked: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..3)
                 .map(|_| {
@@ -83,7 +83,7 @@ fn a_client_that_never_reads_its_answers() -> anyhow::Result<()> {
                 .collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect::<anyhow::Result<_>>()
         })?;
-        let after = memory(stage.node.plugin_pid())?;
+        let after = memory(stage.node.broker_pid()?)?;
         println!("asked {asked:?} times; the plugin grew from {before} to {after} bytes");
         assert!(after < before + (160 << 20), "the plugin grew from {before} to {after} bytes");
         ensure!(Client::greeted(stage.rough.socket())?.acquire_nothing()?, "the pod is not served any more");

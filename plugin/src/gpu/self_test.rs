@@ -2,14 +2,14 @@
 //! PID 1 of its own PID namespace, try it once. Without a proof nothing is rewritten.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use gpu_handoff_cuda::Driver;
 use gpu_handoff_cuda::self_test::{Outcomes, export_half, import_half};
-use gpu_handoff_sys::isolate::{self, Isolation, Privilege};
+use gpu_handoff_sys::isolate::{self, Privilege};
 
 use crate::limits;
+use crate::node::children::Programs;
 
 /// Which half a child is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,15 +37,15 @@ pub fn run_half(half: Half) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the test with `program` (this very program). Blocks for as long as the driver needs to start twice.
+/// Runs the test: the node's side. Blocks for as long as the driver needs to start twice.
 ///
 /// # Errors
 /// When namespaces cannot be made, or a half does not run; that is no proof either way.
-pub fn run(program: &Path) -> io::Result<bool> {
+pub fn run(programs: &Programs) -> io::Result<bool> {
     let privilege = isolate::available()?;
-    let mut exporter = spawn(program, "export", privilege, Stdio::piped())?;
+    let mut exporter = spawn(programs, "export", privilege, Stdio::piped())?;
     let handle = take(exporter.0.stdout.take())?;
-    let mut importer = spawn(program, "import", privilege, Stdio::from(handle))?;
+    let mut importer = spawn(programs, "import", privilege, Stdio::from(handle))?;
     let mut line = String::new();
     let mut out: ChildStdout = take(importer.0.stdout.take())?;
     read_within(&mut out, &mut line)?;
@@ -68,10 +68,9 @@ impl Drop for Reaped {
     }
 }
 
-fn spawn(program: &Path, half: &str, privilege: Privilege, stdin: Stdio) -> io::Result<Reaped> {
-    let mut command = Command::new(program);
-    command.args(["legacy-self-test", half]).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::null());
-    Isolation::own_pids(privilege).apply(&mut command);
+fn spawn(programs: &Programs, half: &str, privilege: Privilege, stdin: Stdio) -> io::Result<Reaped> {
+    let mut command = programs.isolated_child(&["legacy-self-test", half], privilege);
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::null());
     command.spawn().map(Reaped)
 }
 

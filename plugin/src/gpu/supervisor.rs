@@ -2,21 +2,19 @@
 //!
 //! Nothing here waits without limit: a worker that is stuck in the kernel is left to end aside.
 
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use gpu_handoff_logs::chain;
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::inspector::{Asker, Inspector, Link, Need, NotReady};
+use super::starter::{Starter, Worker};
 use super::told::Told;
 use super::{Verdict, Word};
 use crate::limits;
@@ -27,7 +25,7 @@ const NEEDS: usize = 256;
 /// Looks after the worker process.
 #[derive(Debug)]
 pub struct Supervisor {
-    program: PathBuf,
+    starter: Starter,
     needs: mpsc::Receiver<Need>,
     current: Arc<Mutex<Option<Arc<Link>>>>,
     started: u64,
@@ -52,14 +50,14 @@ impl End {
 }
 
 impl Supervisor {
-    /// A supervisor that starts `program gpu-worker`, and the inspector that uses it.
+    /// A supervisor of workers, and the inspector that uses them.
     #[must_use]
-    pub fn new(program: PathBuf) -> (Self, Inspector) {
+    pub fn new(starter: Starter) -> (Self, Inspector) {
         let (sender, needs) = mpsc::channel(NEEDS);
         let current = Arc::new(Mutex::new(None));
         let inspector = Inspector::new(sender, Arc::clone(&current));
         let (ending, failed, told) = (JoinSet::new(), None, Told::default());
-        (Self { program, needs, current, started: 0, ending, failed, told }, inspector)
+        (Self { starter, needs, current, started: 0, ending, failed, told }, inspector)
     }
 
     /// Serves until told to stop.
@@ -86,8 +84,8 @@ impl Supervisor {
     async fn serve(&mut self, first: Asker, stop: &mut watch::Receiver<bool>) {
         let mut askers = vec![first];
         match self.start(&mut askers, stop).await {
-            Ok((link, child)) => {
-                info!(pid = child.id(), "gpu worker started");
+            Ok((link, worker)) => {
+                info!(pid = worker.pid, "gpu worker started");
                 self.failed = None;
                 self.publish(Some(Arc::clone(&link)));
                 answer(askers, &Ok(Arc::clone(&link)));
@@ -95,8 +93,7 @@ impl Supervisor {
                 self.publish(None);
                 // From here on nothing more is sent to it, so nobody begins to wait after those that are told.
                 link.socket.end();
-                self.end(child, end.why);
-                link.abandon(end.others_may_ask_again);
+                self.end(worker, link, end);
             }
             Err(not_ready) => answer(askers, &Err(not_ready)),
         }
@@ -107,7 +104,7 @@ impl Supervisor {
         &mut self,
         askers: &mut Vec<Asker>,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<(Arc<Link>, Child), NotReady> {
+    ) -> Result<(Arc<Link>, Worker), NotReady> {
         if let Some((at, not_ready)) = &self.failed
             && at.elapsed() < limits::WORKER_PAUSE
         {
@@ -128,37 +125,32 @@ impl Supervisor {
         &mut self,
         askers: &mut Vec<Asker>,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<(Arc<Link>, Child), NotReady> {
+    ) -> Result<(Arc<Link>, Worker), NotReady> {
         if self.ending.len() >= limits::WORKERS_ENDING {
             let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
             return Err(NotReady { wanted, found: self.ending.len().to_string() });
         }
         self.started += 1;
-        let (link, child) =
-            self.spawn().map_err(|e| NotReady { wanted: "started".to_owned(), found: chain(&e) })?;
+        let (link, worker) =
+            self.spawn().await.map_err(|found| NotReady { wanted: "started".to_owned(), found })?;
         let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
         match timeout(limits::WORKER_START_TIME, self.first_word(&link, askers, stop)).await {
-            Ok(Ok(())) => Ok((link, child)),
+            Ok(Ok(())) => Ok((link, worker)),
             Ok(Err(found)) => {
-                self.end(child, "it is not ready");
+                self.end(worker, link, End::because("it is not ready"));
                 Err(NotReady { wanted, found })
             }
             Err(_elapsed) => {
-                self.end(child, "it was not ready in time");
+                self.end(worker, link, End::because("it was not ready in time"));
                 Err(NotReady { wanted, found: "still loading the GPU driver".to_owned() })
             }
         }
     }
 
-    fn spawn(&self) -> std::io::Result<(Arc<Link>, Child)> {
-        let (ours, theirs) = SeqPacket::pair()?;
-        let child = Command::new(&self.program)
-            .arg("gpu-worker")
-            .stdin(Stdio::from(theirs.into_fd()))
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok((Arc::new(Link::new(self.started, AsyncSeqPacket::new(ours)?)), child))
+    async fn spawn(&self) -> Result<(Arc<Link>, Worker), String> {
+        let (worker, socket) = self.starter.start().await.map_err(|e| e.to_string())?;
+        let socket = AsyncSeqPacket::new(socket).map_err(|e| chain(&e))?;
+        Ok((Arc::new(Link::new(self.started, socket)), worker))
     }
 
     /// Waits for the worker's first word; where it is not that it is ready, says what came instead.
@@ -226,17 +218,16 @@ impl Supervisor {
         }
     }
 
-    /// Kills a worker and lets it be reaped aside: one that is stuck in the kernel ends only when that lets it go.
-    fn end(&mut self, mut child: Child, why: &'static str) {
-        let pid = child.id();
-        if let Err(e) = child.start_kill() {
-            warn!(pid, error = %e, "the gpu worker could not be killed");
-        }
+    /// Has a worker killed and reaped, aside: one that is stuck in the kernel ends only when that lets it go. Whoever waits
+    /// for it learns of its end then, when it has no descriptor any more.
+    fn end(&mut self, worker: Worker, link: Arc<Link>, end: End) {
+        let (pid, End { why, others_may_ask_again }) = (worker.pid, end);
         self.ending.spawn(async move {
-            match child.wait().await {
-                Ok(status) => info!(pid, why, %status, "gpu worker gone"),
-                Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be reaped"),
+            match worker.end().await {
+                Ok(status) => info!(pid, why, status, "gpu worker gone"),
+                Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be ended"),
             }
+            link.abandon(others_may_ask_again);
         });
     }
 

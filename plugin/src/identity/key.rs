@@ -100,7 +100,7 @@ mod tests {
 
     fn own_key() -> ProcessKey {
         let (a, _b) = SeqPacket::pair().unwrap();
-        identify(a.as_fd(), Door { user: None }).unwrap().key
+        identify(a.as_fd(), Door { user: None, daemon: 0 }).unwrap().key
     }
 
     fn key_of(child: &Child) -> ProcessKey {

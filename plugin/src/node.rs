@@ -1,0 +1,115 @@
+//! What people start: `gpu-handoff-plugin node`. It does what needs privilege, and starts the processes that do the rest
+//! without any.
+//!
+//! It takes the node's lock, makes folders and slot sockets, starts and reaps its children, and answers the broker's
+//! commands. It never reads a byte that an application sent: the broker does, and what the broker may ask of it is the
+//! short list in [`words`], each item checked here, because a broker that was taken over says what it likes.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what node and broker say to each other | [`words`] |
+//! | the lock, the folders, the slot sockets | [`place`] |
+//! | starting children without privilege | [`children`] |
+//! | the broker's process, from its start to its end | `broker` |
+//! | answering its commands | `service` |
+//! | the GPU workers' processes | `workers` |
+//! | whether a broker that died is started again, and when | `restarts` |
+//! | the broker's side | [`client`] |
+
+use std::io;
+
+use anyhow::bail;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+use crate::config::Config;
+use crate::limits;
+
+mod broker;
+pub mod children;
+pub mod client;
+pub mod place;
+mod restarts;
+mod service;
+pub mod words;
+mod workers;
+
+use broker::{Broker, Ending};
+use place::Place;
+use restarts::Restarts;
+use service::Service;
+
+/// Serves until it is told to stop by a signal; a second signal ends it at once.
+///
+/// # Errors
+/// What kept it from starting, or the broker from serving.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async { serve(config, StopSignals::new()?).await });
+    // A self-test that is still running is not waited for: its children end with its pipes.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The signals that ask the daemon to stop.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+    }
+}
+
+async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
+    info!(
+        run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
+        policy = ?config.policy, broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors, "starting"
+    );
+    let place = Place::prepare(&config).await?;
+    let mut service = Service::new(&config);
+    let mut restarts = Restarts::default();
+    loop {
+        let mut broker = Broker::start(&config, &place, service.programs())?;
+        let ending = tokio::select! {
+            ending = broker.attend(&mut service) => ending,
+            () = signals.next() => return stop(broker, service, signals).await,
+        };
+        service.abandon();
+        let Ending { lived, was_ready, how } = ending;
+        let Some(pause) = restarts.died(lived, was_ready) else {
+            bail!(
+                "the broker ended {} times in a row before it was ready; the last time: {how}",
+                limits::BROKER_STARTS
+            );
+        };
+        error!(how, lived = ?lived, restarts = restarts.total(), again_in = ?pause, "the broker died; it is started again");
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = signals.next() => return Ok(()),
+        }
+    }
+}
+
+/// Lets the broker say farewell, but does not wait for ever.
+async fn stop(mut broker: Broker, mut service: Service, mut signals: StopSignals) -> anyhow::Result<()> {
+    info!("stopping; a second signal ends the daemon at once");
+    let outcome = tokio::select! {
+        outcome = broker.stop(&mut service) => outcome,
+        () = signals.next() => bail!("ended by a second signal"),
+    };
+    if !service.end_all().await {
+        warn!(waited = ?limits::WORKER_END_TIME, "a gpu worker was killed and has not ended");
+    }
+    if outcome.is_ok() {
+        info!("stopped");
+    }
+    outcome
+}

@@ -1,0 +1,161 @@
+//! The broker's process, from its start to its end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use gpu_handoff_protocol::codec::Outgoing;
+use gpu_handoff_protocol::socket::RecvBuffer;
+use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+use tokio::process::Child;
+use tokio::time::{sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::children::{Programs, spawn_with_socket};
+use super::place::Place;
+use super::service::{Reply, Service};
+use super::words::{FromBroker, FromNode, Setup};
+use crate::config::Config;
+use crate::limits;
+
+/// A broker that runs, or is getting ready to.
+#[derive(Debug)]
+pub(super) struct Broker {
+    child: Child,
+    socket: AsyncSeqPacket,
+    buffer: RecvBuffer,
+    /// What it is told first.
+    first_words: Vec<Outgoing>,
+    began: Instant,
+    ready: bool,
+}
+
+/// How a broker ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) lived: Duration,
+    pub(super) was_ready: bool,
+    pub(super) how: String,
+}
+
+impl Broker {
+    /// Starts one.
+    pub(super) fn start(config: &Config, place: &Place, programs: &Programs) -> anyhow::Result<Self> {
+        let first_words = first_words(config, place).context("write down what the broker is to do")?;
+        let (child, socket) = spawn_with_socket(programs.child(&["broker"])).context("start the broker")?;
+        info!(pid = child.id(), "broker started");
+        let socket = AsyncSeqPacket::new(socket)?;
+        Ok(Self {
+            child,
+            socket,
+            buffer: RecvBuffer::new(),
+            first_words,
+            began: Instant::now(),
+            ready: false,
+        })
+    }
+
+    /// Serves it until it ends, or has to be ended.
+    pub(super) async fn attend(&mut self, service: &mut Service) -> Ending {
+        let why = self.serve(service).await.err();
+        // One that has broken its line is of no use, whatever it still does.
+        let status = self.end().await;
+        let how = why.map_or_else(|| status.clone(), |why| format!("{why}; {status}"));
+        Ending { lived: self.began.elapsed(), was_ready: self.ready, how }
+    }
+
+    /// Its commands, one after the other; comes back when it has closed its line, with an error when it has to be ended.
+    async fn serve(&mut self, service: &mut Service) -> Result<(), String> {
+        for packet in std::mem::take(&mut self.first_words) {
+            self.send(&packet).await?;
+        }
+        let late = tokio::time::Instant::from_std(self.began + limits::BROKER_START_TIME);
+        loop {
+            let replies = tokio::select! {
+                received = self.socket.recv(&mut self.buffer) => {
+                    // Descriptors that come along are nothing that we ask for.
+                    let Ok(Some(frame)) = received else { return Ok(()) };
+                    match serde_json::from_slice(&frame.bytes) {
+                        Ok(FromBroker::Ready) => {
+                            self.ready = true;
+                            Vec::new()
+                        }
+                        Ok(FromBroker::Ask { id, command }) => service.take(id, &command).into_iter().collect(),
+                        Err(e) => return Err(format!("it said what a broker does not say ({e})")),
+                    }
+                }
+                replies = service.next() => replies,
+                () = sleep_until(late), if !self.ready => {
+                    return Err(format!("it was not ready within {:?}", limits::BROKER_START_TIME));
+                }
+            };
+            for Reply { id, outcome, descriptor } in replies {
+                let packet =
+                    packet(&FromNode::Answer { id, outcome }, descriptor.map(Arc::new).into_iter().collect());
+                self.send(&packet.map_err(|e| e.to_string())?).await?;
+            }
+        }
+    }
+
+    async fn send(&self, packet: &Outgoing) -> Result<(), String> {
+        match timeout(limits::BROKER_PATIENCE, self.socket.send(packet)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) => Err(format!("it takes no answer ({e})")),
+            Err(_elapsed) => Err(format!("it took no answer within {:?}", limits::BROKER_PATIENCE)),
+        }
+    }
+
+    /// Kills it, if it has not ended, and reaps it; says how it ended.
+    async fn end(&mut self) -> String {
+        // One that has closed its line is ending by itself, and its status is worth more than our signal's.
+        if let Ok(Ok(status)) = timeout(limits::BROKER_END_TIME, self.child.wait()).await {
+            return status.to_string();
+        }
+        match self.child.kill().await {
+            Ok(()) => "killed".to_owned(),
+            Err(e) => format!("not killed: {e}"),
+        }
+    }
+
+    /// Lets it say farewell and end.
+    pub(super) async fn stop(&mut self, service: &mut Service) -> anyhow::Result<()> {
+        let asked = match packet(&FromNode::Stop, Vec::new()) {
+            Ok(packet) => self.send(&packet).await,
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(why) = asked {
+            warn!(why, "the broker could not be told to stop");
+        }
+        let farewell = timeout(limits::STOP_TIME + limits::BROKER_END_TIME, self.serve(service)).await;
+        if farewell.is_err() {
+            self.child.start_kill().context("kill the broker")?;
+        }
+        let status = self.child.wait().await.context("reap the broker")?;
+        if !status.success() {
+            bail!("the broker did not stop in order: {status}");
+        }
+        Ok(())
+    }
+}
+
+/// What a broker is told first.
+fn first_words(config: &Config, place: &Place) -> io::Result<Vec<Outgoing>> {
+    let setup = Setup {
+        boot: config.boot.0,
+        policy: config.policy.clone(),
+        daemon_user: rustix::process::geteuid().as_raw(),
+    };
+    let mut words =
+        vec![packet(&FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock)])?];
+    for slot in &place.slots {
+        words.push(packet(&FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)])?);
+    }
+    words.push(packet(&FromNode::Begin, Vec::new())?);
+    Ok(words)
+}
+
+fn packet(word: &FromNode, descriptors: Vec<Arc<OwnedFd>>) -> io::Result<Outgoing> {
+    Ok(Outgoing { bytes: serde_json::to_vec(word)?, descriptors })
+}

@@ -1,0 +1,188 @@
+//! The broker's side of its line to the node: what it is told at the start, and asking for what it may not do itself.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use gpu_handoff_protocol::codec::{Frame, Outgoing};
+use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
+use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+use tokio::sync::{mpsc, oneshot};
+
+use super::words::{Answer, Command, FromBroker, FromNode, Setup};
+use crate::limits;
+use crate::members::StaticMember;
+
+/// All that the broker is given at its start.
+#[derive(Debug)]
+pub struct Start {
+    /// How to serve.
+    pub setup: Setup,
+    /// The members, each with the listening socket of its slot.
+    pub members: Vec<(StaticMember, SeqListener)>,
+    /// The folder of the broker's own files: the only place where it may write.
+    pub state: OwnedFd,
+    /// The node's lock, to be held for as long as the broker lives.
+    pub lock: OwnedFd,
+    /// The line to the node.
+    pub socket: SeqPacket,
+}
+
+/// Takes up what the node says first. Waits for it in the thread that calls.
+///
+/// # Errors
+/// When standard input is no line to a node, or the node says something else.
+pub fn take_up() -> anyhow::Result<Start> {
+    let by_hand = "the broker is started by `gpu-handoff-plugin node`, over a socket: start that";
+    let own = io::stdin().as_fd().try_clone_to_owned().context(by_hand)?;
+    let socket = SeqPacket::from_stranger(own).map_err(|refusal| anyhow::anyhow!("{by_hand} ({refusal})"))?;
+    let mut buffer = RecvBuffer::new();
+    let deadline = Instant::now() + limits::BROKER_START_TIME;
+    let mut next = || -> anyhow::Result<(FromNode, Vec<OwnedFd>)> {
+        let frame =
+            socket.recv(&mut buffer, Some(deadline)).context("hear the node")?.context("the node is gone")?;
+        Ok((read(&frame)?, frame.descriptors))
+    };
+    let (FromNode::Setup(setup), descriptors) = next()? else {
+        bail!("the node did not begin with the setup")
+    };
+    let Ok([state, lock]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        bail!("the node's setup lacks a descriptor")
+    };
+    let mut members = Vec::new();
+    loop {
+        match next()? {
+            (FromNode::Member(member), mut descriptors) => {
+                ensure!(descriptors.len() == 1, "member {} came without its socket", member.slot);
+                members.extend(descriptors.pop().map(|fd| (member, SeqListener::from_own(fd))));
+            }
+            (FromNode::Begin, _) => break,
+            (FromNode::Stop, _) => bail!("the node stops"),
+            _ => bail!("the node said something else than members"),
+        }
+    }
+    Ok(Start { setup, members, state, lock, socket })
+}
+
+fn read(frame: &Frame) -> anyhow::Result<FromNode> {
+    serde_json::from_slice(&frame.bytes).context("the node said what a node does not say")
+}
+
+/// Why the node has not done what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// It says why.
+    #[error("{0}")]
+    Refused(String),
+    /// It is gone, and the broker will be in a moment.
+    #[error("the node process is gone")]
+    Gone,
+    /// It answered something else.
+    #[error("the node process answered something else")]
+    Strange,
+}
+
+/// What came of a command, and the descriptor that came along.
+pub type Outcome = Result<(Answer, Option<OwnedFd>), AskError>;
+
+struct Ask {
+    command: Command,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// Asks the node. Clones share one line.
+#[derive(Debug, Clone)]
+pub struct NodeClient {
+    asks: mpsc::Sender<Ask>,
+}
+
+impl NodeClient {
+    /// Has something done, and waits until it is.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ask(&self, command: Command) -> Outcome {
+        let (answer, outcome) = oneshot::channel();
+        self.asks.send(Ask { command, answer }).await.map_err(|_| AskError::Gone)?;
+        outcome.await.map_err(|_| AskError::Gone)?
+    }
+}
+
+/// The line itself: one task of the broker.
+#[derive(Debug)]
+pub struct Line {
+    socket: AsyncSeqPacket,
+    asks: mpsc::Receiver<Ask>,
+    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    last: u64,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Ask").field(&self.command).finish()
+    }
+}
+
+impl Line {
+    /// The line over this socket, and who asks through it.
+    ///
+    /// # Errors
+    /// What registering the socket answers.
+    pub fn new(socket: SeqPacket) -> io::Result<(Self, NodeClient)> {
+        let (sender, asks) = mpsc::channel(limits::NODE_COMMANDS);
+        let socket = AsyncSeqPacket::new(socket)?;
+        Ok((Self { socket, asks, waiting: HashMap::new(), last: 0 }, NodeClient { asks: sender }))
+    }
+
+    /// Tells the node that the broker serves.
+    ///
+    /// # Errors
+    /// What the socket answers.
+    pub async fn say_ready(&self) -> io::Result<()> {
+        self.say(&FromBroker::Ready).await
+    }
+
+    /// Carries commands and answers until the line ends. `stop` is told when the node wants the broker to end, and dropped
+    /// when the line has ended.
+    pub async fn run(mut self, stop: oneshot::Sender<()>) {
+        let mut stop = Some(stop);
+        let mut buffer = RecvBuffer::new();
+        loop {
+            tokio::select! {
+                received = self.socket.recv(&mut buffer) => {
+                    let Ok(Some(frame)) = received else { return };
+                    match read(&frame) {
+                        Ok(FromNode::Answer { id, outcome }) => self.deliver(id, outcome, frame.descriptors),
+                        Ok(FromNode::Stop) => {
+                            // Whoever waited for it may have ended already.
+                            let _ = stop.take().map(|stop| stop.send(()));
+                        }
+                        Ok(_) | Err(_) => return tracing::error!("the node said what it does not say to a broker that serves"),
+                    }
+                }
+                // Never more in flight than the node takes.
+                Some(ask) = self.asks.recv(), if self.waiting.len() < limits::NODE_COMMANDS => {
+                    self.last += 1;
+                    let id = self.last;
+                    self.waiting.insert(id, ask.answer);
+                    if self.say(&FromBroker::Ask { id, command: ask.command }).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: u64, outcome: Result<Answer, String>, mut descriptors: Vec<OwnedFd>) {
+        if let Some(asker) = self.waiting.remove(&id) {
+            // Nobody may wait for it any more; then a descriptor is closed, which ends what is behind it.
+            let _ = asker.send(outcome.map(|a| (a, descriptors.pop())).map_err(AskError::Refused));
+        }
+    }
+
+    async fn say(&self, word: &FromBroker) -> io::Result<()> {
+        self.socket.send(&Outgoing { bytes: serde_json::to_vec(word)?, descriptors: Vec::new() }).await
+    }
+}

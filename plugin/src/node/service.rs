@@ -1,0 +1,131 @@
+//! Answering the broker's commands.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::children::Programs;
+use super::words::{Answer, Command};
+use super::workers::Workers;
+use crate::config::Config;
+use crate::gpu::self_test;
+use crate::limits;
+
+/// What the node does for its broker, from broker to broker.
+#[derive(Debug)]
+pub(super) struct Service {
+    programs: Programs,
+    /// Where the driver says its version.
+    driver_version: PathBuf,
+    workers: Workers,
+    /// The self-test's outcome, and the driver that it was run with.
+    proven: Option<(String, bool)>,
+    /// The self-test that runs, and the commands that wait for it.
+    proving: JoinSet<(String, io::Result<bool>)>,
+    wait_for_proof: Vec<u64>,
+}
+
+/// An answer, the number of the command, and the descriptor that goes along.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) id: u64,
+    pub(super) outcome: Result<Answer, String>,
+    pub(super) descriptor: Option<OwnedFd>,
+}
+
+impl Reply {
+    const fn new(id: u64, outcome: Result<Answer, String>) -> Self {
+        Self { id, outcome, descriptor: None }
+    }
+}
+
+impl Service {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            programs: Programs { user: config.user, log_format: config.log_format },
+            driver_version: config.nvidia_proc_root.join("driver/nvidia/version"),
+            workers: Workers::default(),
+            proven: None,
+            proving: JoinSet::new(),
+            wait_for_proof: Vec::new(),
+        }
+    }
+
+    pub(super) const fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// Does what is asked; gives the answers that are there at once. The others come from [`Service::next`].
+    pub(super) fn take(&mut self, id: u64, command: &Command) -> Option<Reply> {
+        match command {
+            Command::StartWorker => Some(match self.workers.start(&self.programs) {
+                Ok(started) => {
+                    let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
+                    Reply { id, outcome, descriptor: Some(started.socket) }
+                }
+                Err(why) => Reply::new(id, Err(why)),
+            }),
+            Command::EndWorker { worker } => {
+                self.workers.end(*worker, id).err().map(|why| Reply::new(id, Err(why)))
+            }
+            Command::ProveLegacy => self.prove(id),
+        }
+    }
+
+    fn prove(&mut self, id: u64) -> Option<Reply> {
+        let driver = std::fs::read_to_string(&self.driver_version).unwrap_or_default();
+        if let Some((tested, proven)) = &self.proven
+            && *tested == driver
+        {
+            return Some(Reply::new(id, Ok(Answer::Proven(*proven))));
+        }
+        if self.wait_for_proof.len() >= limits::NODE_COMMANDS {
+            return Some(Reply::new(id, Err("it was asked for too often".to_owned())));
+        }
+        self.wait_for_proof.push(id);
+        if self.proving.is_empty() {
+            let programs = self.programs;
+            self.proving.spawn_blocking(move || (driver, self_test::run(&programs)));
+        }
+        None
+    }
+
+    /// The next answers to what took its time. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Vec<Reply> {
+        tokio::select! {
+            (ended, asked) = self.workers.next() => {
+                asked.into_iter().map(|id| Reply::new(id, Ok(Answer::Ended { how: ended.how.clone() }))).collect()
+            }
+            Some(tested) = self.proving.join_next() => {
+                let outcome = match tested {
+                    Ok((driver, Ok(proven))) => {
+                        info!(proven, "self-test of legacy handles done");
+                        self.proven = Some((driver, proven));
+                        Ok(Answer::Proven(proven))
+                    }
+                    Ok((_, Err(e))) => Err(e.to_string()),
+                    Err(e) => {
+                        warn!(error = %e, "self-test of legacy handles broke off");
+                        Err("it broke off".to_owned())
+                    }
+                };
+                std::mem::take(&mut self.wait_for_proof).into_iter().map(|id| Reply::new(id, outcome.clone())).collect()
+            }
+        }
+    }
+
+    /// Ends what was started for a broker that is gone, and forgets what that waited for.
+    pub(super) fn abandon(&mut self) {
+        self.wait_for_proof.clear();
+        self.workers.abandon();
+    }
+
+    /// Waits for the end of all that was started, but not for ever; whether it has ended.
+    pub(super) async fn end_all(&mut self) -> bool {
+        self.abandon();
+        self.workers.all_have_ended().await
+    }
+}

@@ -1,0 +1,116 @@
+//! What node and broker say to each other: JSON, one object a packet, over the socket pair that is the broker's standard
+//! input.
+//!
+//! Nothing that the broker says names a path, a program, a user or a signal. It names things by numbers that the node gave
+//! it, and by what the node can look up.
+
+use gpu_handoff_policy::Policy;
+use serde::{Deserialize, Serialize};
+
+use crate::members::StaticMember;
+
+/// What the node says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromNode {
+    /// First: how to serve. Two descriptors come along: the state folder, and the node's lock, which the broker holds for as
+    /// long as it lives, so that no other daemon begins before it has ended.
+    Setup(Setup),
+    /// A member, with the descriptor of its slot's listening socket. Before [`FromNode::Begin`] those that there are.
+    Member(StaticMember),
+    /// All that there is at the start has been said: serve.
+    Begin,
+    /// The answer to a command; where a worker was started, with the broker's end of its request socket.
+    Answer {
+        /// The command's number.
+        id: u64,
+        /// What came of it; else why nothing did.
+        outcome: Result<Answer, String>,
+    },
+    /// Say farewell to everybody, and end.
+    Stop,
+}
+
+/// How the broker is to serve.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Setup {
+    /// The node's boot.
+    pub boot: u64,
+    /// The policy.
+    pub policy: Policy,
+    /// The user that people started the daemon as: its processes may speak for every member, as root's may.
+    pub daemon_user: u32,
+}
+
+/// What the broker says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum FromBroker {
+    /// It serves.
+    Ready,
+    /// It wants something done.
+    Ask {
+        /// A number for the answer.
+        id: u64,
+        /// What.
+        command: Command,
+    },
+}
+
+/// What the broker may have done: all that a broker that was taken over can get from the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Start a GPU worker. The node makes its request socket, so that no descriptor comes from the broker.
+    StartWorker,
+    /// End a worker that was started for this broker. Answered when it has ended.
+    EndWorker {
+        /// The number that it was given.
+        worker: u64,
+    },
+    /// Run the self-test of legacy handles, if it has not been run with this driver.
+    ProveLegacy,
+}
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// A worker was started.
+    Started {
+        /// Its number, for [`Command::EndWorker`].
+        worker: u64,
+        /// Its process, for the log.
+        pid: u32,
+    },
+    /// A worker has ended.
+    Ended {
+        /// With what status.
+        how: String,
+    },
+    /// Whether the self-test proved that the process-number word may be rewritten.
+    Proven(bool),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_broker_can_say_nothing_else() {
+        let read = |text: &str| serde_json::from_str::<FromBroker>(text);
+        let ask = read(r#"{"ask":{"id":7,"command":{"end-worker":{"worker":3}}}}"#).unwrap();
+        assert!(matches!(ask, FromBroker::Ask { id: 7, command: Command::EndWorker { worker: 3 } }));
+        for strange in [
+            r#"{"ask":{"id":7,"command":{"end-worker":{"worker":-3}}}}"#,
+            r#"{"ask":{"id":7,"command":{"end-worker":{"worker":3,"signal":9}}}}"#,
+            r#"{"ask":{"id":7,"command":{"start-program":{"path":"/bin/sh"}}}}"#,
+            r#"{"ask":{"id":7,"command":"start-worker","user":0}}"#,
+            r#"{"setup":{}}"#,
+            "",
+        ] {
+            assert!(read(strange).is_err(), "{strange}");
+        }
+    }
+}
