@@ -31,10 +31,9 @@ const MEETING: &str = "SIMCUDA_DIR";
 const HIDE_NODE: &str = r#"
 minor=$0
 if [ -n "${SIMCUDA_DIR:-}" ] && [ -d "$SIMCUDA_DIR/dev" ]; then
-    all=$(mktemp -d)
-    mount --bind "$SIMCUDA_DIR/dev" "$all"
+    mount --bind "$SIMCUDA_DIR/dev" /mnt
     mount -t tmpfs t "$SIMCUDA_DIR/dev"
-    for node in "$all"/*; do
+    for node in /mnt/*; do
         name=${node##*/}
         if [ "$name" != "nvidia$minor" ]; then
             : > "$SIMCUDA_DIR/dev/$name"
@@ -43,13 +42,12 @@ if [ -n "${SIMCUDA_DIR:-}" ] && [ -d "$SIMCUDA_DIR/dev" ]; then
     done
 fi
 if [ -e /dev/nvidiactl ]; then
-    dev=$(mktemp -d)
-    mount -t tmpfs t "$dev"
-    cp -a /dev/nvidia* /dev/null /dev/zero /dev/urandom /dev/random "$dev"
-    mkdir "$dev/shm"
-    mount --bind /dev/shm "$dev/shm"
-    rm -f "$dev/nvidia$minor"
-    mount --rbind "$dev" /dev
+    mount -t tmpfs t /mnt
+    cp -a /dev/nvidia* /dev/null /dev/zero /dev/urandom /dev/random /mnt
+    mkdir /mnt/shm
+    mount --bind /dev/shm /mnt/shm
+    rm -f "/mnt/nvidia$minor"
+    mount --rbind /mnt /dev
     mount -o remount,bind,ro /dev
 fi
 exec "$@"

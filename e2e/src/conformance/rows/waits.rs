@@ -13,8 +13,10 @@ use crate::conformance::wire::Request;
 use super::here;
 
 const BYTES: u64 = 2 * MIB;
-/// How long a stream that should stand still is watched, and how long one that should go on may take.
+/// How long a stream that should stand still is watched, how long one of which that is the question, and how long one that should
+/// go on may take.
 const STILL: Duration = Duration::from_millis(50);
+const EITHER: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(4);
 /// The value that sets every waiter free.
 const POISON: u64 = 1 << 62;
@@ -58,9 +60,9 @@ impl Scene {
         }
     }
 
-    /// `goes on` or `stands still`, as the stream does.
-    fn moves(&self) -> Step<&'static str> {
-        Ok(if until(STILL, || self.is_through())? { "goes on" } else { "stands still" })
+    /// `goes on` or `stands still`, as the stream does within a time.
+    fn moves(&self, within: Duration) -> Step<&'static str> {
+        Ok(if until(within, || self.is_through())? { "goes on" } else { "stands still" })
     }
 }
 
@@ -84,7 +86,7 @@ fn compared(id: &str, says: &str, word: u64, value: u64) -> Row {
         let scene = Scene::new(stage)?;
         scene.write(word)?;
         scene.wait(value)?;
-        scene.moves().map(str::to_owned)
+        scene.moves(EITHER).map(str::to_owned)
     })
 }
 
@@ -113,18 +115,18 @@ fn of_freedom() -> Vec<Row> {
             |stage| {
                 let scene = Scene::new(stage)?;
                 scene.wait(3)?;
-                let before = scene.moves()?;
+                let before = scene.moves(STILL)?;
                 scene.write(POISON)?;
-                Ok(format!("{before}, then {}", after(&scene)?))
+                Ok(format!("{before}, then {}", scene.moves(SOON)?))
             },
         ),
         Row::api(6, "wait-freed-by-copy", "a wait before and after a copy from the host meets it", |stage| {
             let scene = Scene::new(stage)?;
             // Each byte of what is copied is 0x5a.
             scene.wait(0x5a5a_5a5a_5a5a_5a5a)?;
-            let before = scene.moves()?;
+            let before = scene.moves(STILL)?;
             scene.puppet.tell(Request::Write { ptr: scene.ptr, bytes: 8 })?;
-            Ok(format!("{before}, then {}", after(&scene)?))
+            Ok(format!("{before}, then {}", scene.moves(SOON)?))
         }),
         Row::api(
             6,
@@ -141,12 +143,12 @@ fn of_freedom() -> Vec<Row> {
                 let writer = stage.own(&here())?;
                 memory::import_map(&writer, &fd, BYTES)?;
                 writer.kill();
-                let before = scene.moves()?;
+                let before = scene.moves(STILL)?;
                 let heir = stage.own(&here())?;
                 let there = memory::import_map(&heir, &fd, BYTES)?;
                 let stream = heir.word(Request::StreamCreate)?;
                 heir.tell(Request::WriteValue { stream, ptr: there.ptr, value: POISON })?;
-                Ok(format!("{before}, then {}", after(&scene)?))
+                Ok(format!("{before}, then {}", scene.moves(SOON)?))
             },
         ),
         Row::api(
@@ -169,11 +171,6 @@ fn of_freedom() -> Vec<Row> {
     ]
 }
 
-/// What the waiting stream does now that its wait should be met.
-fn after(scene: &Scene) -> Step<&'static str> {
-    Ok(if until(SOON, || scene.is_through())? { "goes on" } else { "stands still" })
-}
-
 /// A row about a call while a stream of the same process waits for what does not come.
 fn meanwhile(id: &str, says: &str, script: impl Fn(&Scene) -> Step<String> + 'static) -> Row {
     Row::api(6, format!("meanwhile-{id}"), format!("while another stream waits: {says}"), move |stage| {
@@ -193,7 +190,7 @@ fn of_meanwhile() -> Vec<Row> {
             let query = || scene.puppet.tell(Request::EventQuery { event });
             let before = outcome(&query());
             scene.write(1)?;
-            after(scene)?;
+            scene.moves(SOON)?;
             Ok(format!("{before}, then {}", outcome(&query())))
         }),
         meanwhile("load", "a word read by a stream of its own", |scene| {
@@ -223,10 +220,10 @@ fn of_functions() -> Vec<Row> {
                 scene.wait(1)?;
                 scene.puppet.tell(Request::HostFunction { stream: scene.waits, calls_driver: false })?;
                 scene.puppet.tell(Request::WriteValue { stream: scene.waits, ptr: behind, value: 7 })?;
-                scene.moves()?;
+                scene.moves(STILL)?;
                 let (before, _) = scene.puppet.words(Request::HostFunctionSaid)?;
                 scene.write(1)?;
-                let moved = after(&scene)?;
+                let moved = scene.moves(SOON)?;
                 let (calls, _) = scene.puppet.words(Request::HostFunctionSaid)?;
                 let word = scene.puppet.word(Request::Load { ptr: behind })?;
                 Ok(format!("before {before}, then {moved}, {calls}, word {word}"))
