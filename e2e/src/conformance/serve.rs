@@ -148,11 +148,7 @@ impl Puppet {
             | Request::HostFunction { .. }
             | Request::HostFunctionSaid
             | Request::PingPong { .. } => self.streams(request),
-            Request::Fork { what } => Ok(forked(self.raw, what).into()),
-            Request::Time { what, rounds, handle } => {
-                let fd = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-                timed::median_ns(self, what, rounds, fd, &handle).map(Given::from)
-            }
+            Request::Fork { .. } | Request::Time { .. } => self.trials(request, fd),
             other => self.memory(other),
         }
     }
@@ -291,5 +287,16 @@ impl Puppet {
             self.raw.ipc_close(ptr);
         }
         (opened, found)
+    }
+
+    fn trials(&mut self, request: Request, fd: Option<OwnedFd>) -> Answer<Given> {
+        match request {
+            Request::Fork { what } => Ok(forked(self.raw, what).into()),
+            Request::Time { what, rounds, handle } => {
+                let fd = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+                timed::median_ns(self, what, rounds, fd, &handle).map(Given::from)
+            }
+            _ => Err(Status::NOT_SUPPORTED),
+        }
     }
 }

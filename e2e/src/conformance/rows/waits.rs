@@ -132,24 +132,7 @@ fn of_freedom() -> Vec<Row> {
             6,
             "wait-freed-by-heir",
             "a wait whose writer was killed, before and after a third process writes the word",
-            |stage| {
-                let scene = Scene::new(stage)?;
-                let mapped = memory::vmm(&scene.puppet, BYTES, true)?;
-                scene.puppet.tell(Request::Fill { ptr: mapped.ptr, value: 0, words: 8 })?;
-                scene.puppet.tell(Request::Synchronize)?;
-                let fd = scene.puppet.fd(Request::Export { handle: mapped.handle })?;
-                let ptr = mapped.ptr;
-                scene.puppet.tell(Request::WaitValue { stream: scene.waits, ptr, value: 1 })?;
-                let writer = stage.own(&here())?;
-                memory::import_map(&writer, &fd, BYTES)?;
-                writer.kill();
-                let before = scene.moves(STILL)?;
-                let heir = stage.own(&here())?;
-                let there = memory::import_map(&heir, &fd, BYTES)?;
-                let stream = heir.word(Request::StreamCreate)?;
-                heir.tell(Request::WriteValue { stream, ptr: there.ptr, value: POISON })?;
-                Ok(format!("{before}, then {}", scene.moves(SOON)?))
-            },
+            freed_by_heir,
         ),
         Row::api(
             6,
@@ -169,6 +152,26 @@ fn of_freedom() -> Vec<Row> {
             },
         ),
     ]
+}
+
+/// A stream that waits for a word which another process was to write, and a third one writes.
+fn freed_by_heir(stage: &mut Stage) -> Step<String> {
+    let scene = Scene::new(stage)?;
+    let mapped = memory::vmm(&scene.puppet, BYTES, true)?;
+    scene.puppet.tell(Request::Fill { ptr: mapped.ptr, value: 0, words: 8 })?;
+    scene.puppet.tell(Request::Synchronize)?;
+    let fd = scene.puppet.fd(Request::Export { handle: mapped.handle })?;
+    let ptr = mapped.ptr;
+    scene.puppet.tell(Request::WaitValue { stream: scene.waits, ptr, value: 1 })?;
+    let writer = stage.own(&here())?;
+    memory::import_map(&writer, &fd, BYTES)?;
+    writer.kill();
+    let before = scene.moves(STILL)?;
+    let heir = stage.own(&here())?;
+    let there = memory::import_map(&heir, &fd, BYTES)?;
+    let stream = heir.word(Request::StreamCreate)?;
+    heir.tell(Request::WriteValue { stream, ptr: there.ptr, value: POISON })?;
+    Ok(format!("{before}, then {}", scene.moves(SOON)?))
 }
 
 /// A row about a call while a stream of the same process waits for what does not come.
