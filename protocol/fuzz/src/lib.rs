@@ -28,6 +28,7 @@ pub fn decode_and_check<M: Debug>(
         descriptors: (0..count).map(|_| copy(&null)).collect(),
         control_truncated: cut & 1 != 0,
         bytes_truncated: cut & 2 != 0,
+        ..Frame::default()
     };
     match decode(frame) {
         Err(refusal) => check_refusal(&refusal),
