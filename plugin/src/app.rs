@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::{BootTag, Instance};
+use gpu_handoff_sys::filter;
 use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -37,6 +38,8 @@ use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
 pub fn run() -> anyhow::Result<()> {
     let start = take_up()?;
     let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
+    // Before there are threads: what is started from here on has it too.
+    filter::install(start.state.as_fd()).context("filter our own system calls")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(start, descriptors))
 }

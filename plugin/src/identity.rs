@@ -43,6 +43,21 @@ impl Process {
         let _ = self.pidfd.readable().await;
     }
 
+    /// Checks that it was this process which sent a packet, where the kernel tells. It does for all that is sent after
+    /// `SeqPacket::name_senders`; a process with `CAP_SYS_ADMIN` in its pod can name another one of the pod.
+    ///
+    /// # Errors
+    /// `FORKED`, with both processes.
+    pub fn check_sender(&self, sender: Option<u32>) -> Result<(), Refusal> {
+        match sender {
+            Some(pid) if pid != self.key.pid => {
+                let wanted = format!("{}, which connected", self.key.pid);
+                Err(Refusal::new(Code::Forked).compared_with("process", wanted, pid))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the process has ended or is on its way out. A process with much GPU memory takes long from closing its
     /// sockets to being gone, so the kernel's own mark of an exiting process is asked too.
     #[must_use]
@@ -132,6 +147,10 @@ mod tests {
         let process = identify(a.as_fd(), Door { user: None, daemon: 0 }).unwrap();
         assert_eq!(process.key.pid, std::process::id());
         assert!(process.key.started > 0);
+        assert_eq!(process.check_sender(None), Ok(()));
+        assert_eq!(process.check_sender(Some(process.key.pid)), Ok(()));
+        let refusal = process.check_sender(Some(process.key.pid + 1)).unwrap_err();
+        assert_eq!(refusal.code(), Code::Forked);
     }
 
     #[test]

@@ -8,12 +8,15 @@
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
 //! | starting a process without any privilege | [`unprivileged`] |
+//! | a filter of a process's own system calls | `filter` |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
     reason = "socket options, unknown control messages, the steps between fork and exec, and tokio's registration have no safe wrapper"
 )]
 
+#[cfg(feature = "filter")]
+pub mod filter;
 pub mod isolate;
 pub mod options;
 pub mod peer;

@@ -1,6 +1,7 @@
 //! Connections that a sidecar hands on, and what can be done to them.
 
 use std::fs::File;
+use std::io::{Seek, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -10,7 +11,8 @@ use anyhow::{Context, ensure};
 use gpu_handoff_e2e::node::PATIENCE;
 use gpu_handoff_e2e::rough::{Client, Sidecar, Wire, hello};
 use gpu_handoff_e2e::wait;
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, SidecarBody};
+use gpu_handoff_protocol::codec;
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, ClientMessage, SidecarBody};
 use gpu_handoff_protocol::socket::{SeqListener, SeqPacket};
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION};
 use gpu_handoff_sys::options;
@@ -117,6 +119,25 @@ fn the_same_connection_twice_and_the_slots_own() -> anyhow::Result<()> {
         other.ended()?;
         let (mut client, _copy) = handed_on(&mut sidecar)?;
         client.greet()?;
+        Ok(())
+    })
+}
+
+/// A child speaks on its parent's connection.
+#[test]
+fn a_packet_of_another_process() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let mut client = Client::greeted(stage.rough.socket())?;
+        ensure!(client.acquire_nothing()?, "the connection does not go on");
+        let packet = codec::encode_client(&ClientMessage { request: 77, body: ClientBody::Watch });
+        let mut said = tempfile::tempfile()?;
+        said.write_all(&packet.bytes)?;
+        said.rewind()?;
+        let mut child = Command::new("cat");
+        child.stdin(said).stdout(client.wire.socket().as_fd().try_clone_to_owned()?);
+        ensure!(child.status()?.success(), "the child could not say it");
+        expect_code(&client.refused()?, Code::Forked);
+        ensure!(Client::greeted(stage.rough.socket())?.acquire_nothing()?, "the pod is not served any more");
         Ok(())
     })
 }

@@ -262,7 +262,11 @@ impl Session<'_> {
 
     async fn next(&self, buffer: &mut RecvBuffer) -> Result<Option<ClientMessage>, Refusal> {
         match self.peer.connection.recv(buffer).await {
-            Ok(frame) => frame.map(codec::decode_client).transpose(),
+            Ok(Some(frame)) => {
+                self.process.check_sender(frame.sender)?;
+                codec::decode_client(frame).map(Some)
+            }
+            Ok(None) => Ok(None),
             Err(e) => {
                 debug!(error = %e, "receiving failed");
                 Ok(None)

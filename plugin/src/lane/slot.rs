@@ -79,6 +79,7 @@ async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
             return Err(refusal);
         }
     };
+    socket.name_senders().map_err(|e| not_a_connection(&e))?;
     let connection = AsyncSeqPacket::new(socket).map_err(|e| not_a_connection(&e))?;
     debug!(%process, "connection handed on");
     let newcomer = Newcomer { connection, process, place };
