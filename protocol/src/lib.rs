@@ -13,6 +13,7 @@
 //! | bytes and descriptors to messages, and back | [`codec`] |
 //! | packets with descriptors over `SOCK_SEQPACKET` | [`socket`], for tokio programs `socket_tokio` |
 //! | every limit, with its unit | [`limits`] |
+//! | what each released version says, byte by byte | `tests/recordings/` |
 
 pub mod buffer;
 pub mod codec;
