@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the demo, the benchmark and everything they start into one folder, for a machine without Rust:
+# Packs the demo, the benchmark, the soak and everything they start into one folder, for a machine without Rust:
 #   e2e/pack.sh [FOLDER]      (default: e2e/pack of this repository)
 # Copy the folder there and run FOLDER/demo or FOLDER/bench: they find the rest beside themselves.
 set -euo pipefail
@@ -17,7 +17,8 @@ rm -rf -- "$to"
 mkdir -p -- "$to/simcuda"
 touch -- "$to/$mark"
 put() { if command -v strip >/dev/null; then strip -o "$2" "$1"; else cp -- "$1" "$2"; fi; }
-for name in gpu-handoff-plugin gpu-handoff-sidecar gpu-handoff agent demo bench conformance simcuda-dump simcuda-fault; do
+names=(gpu-handoff-plugin gpu-handoff-sidecar gpu-handoff agent rough demo bench soak conformance simcuda-dump simcuda-fault)
+for name in "${names[@]}"; do
     put "$from/$name" "$to/$name"
 done
 put "$from/libgpu_handoff_simcuda.so" "$to/simcuda/libcuda.so.1"

@@ -44,6 +44,8 @@ pub enum Victim {
     Sidecar,
     /// The plugin's process that serves the members.
     Broker,
+    /// Both of these at the same time.
+    SidecarAndBroker,
     /// All of the plugin.
     Plugin,
 }
@@ -59,7 +61,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "producer,producer-with-child,consumer,worker,sidecar,broker,plugin"
+        default_value = "producer,producer-with-child,consumer,worker,sidecar,broker,sidecar-and-broker,plugin"
     )]
     pub victims: Vec<Victim>,
     /// Applications that publish and acquire all the time meanwhile.
@@ -105,6 +107,7 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
                 Victim::Worker => stage.kill_worker(round, &mut report),
                 Victim::Sidecar => stage.kill_sidecar(round, &mut report),
                 Victim::Broker => stage.kill_broker(round, &mut report),
+                Victim::SidecarAndBroker => stage.kill_sidecar_and_broker(round, &mut report),
                 Victim::Plugin => stage.kill_plugin(round, &mut report),
             };
             outcome.with_context(|| {

@@ -96,6 +96,8 @@ struct Busy<'a> {
     random: Random,
     leases: VecDeque<Lease>,
     published: VecDeque<(Published, Memory)>,
+    /// Of what was published last: it only ever rises.
+    generation: u64,
     done: Churned,
 }
 
@@ -103,7 +105,7 @@ fn run(client: &Client, work: Work, stop: &AtomicBool) -> anyhow::Result<Churned
     let _context = memory::first_device()?.retain_primary_context()?;
     let random = Random(work.seed);
     let (leases, published) = (VecDeque::new(), VecDeque::new());
-    let mut busy = Busy { client, work, random, leases, published, done: Churned::default() };
+    let mut busy = Busy { client, work, random, leases, published, generation: 0, done: Churned::default() };
     while !stop.load(Ordering::Relaxed) && !client.is_closed() {
         busy.step();
         let pause = busy.random.below(work.pause_us + 1);
@@ -140,6 +142,11 @@ impl Busy<'_> {
         match published {
             Ok(Ok(published)) => {
                 self.done.published += 1;
+                let generation = published.generation();
+                if generation <= self.generation {
+                    self.failed("publish", &format!("generation {generation} after {}", self.generation));
+                }
+                self.generation = generation;
                 self.published.push_back((published, memory));
             }
             Ok(Err(e)) => self.not_done("publish", &e),

@@ -82,6 +82,26 @@ impl Stage {
         self.nothing_is_lost(Time::AcquireAfterBroker, killed_ns, report)
     }
 
+    /// Broker and sidecar die together: neither has the pod's descriptors any more, only the applications.
+    pub(super) fn kill_sidecar_and_broker(
+        &mut self,
+        _round: usize,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let broker = self.plugins("broker").first().copied().context("a broker")?;
+        let member = self.resident.pid()?;
+        self.some_time(MOMENT_MS);
+        kill(self.pods[0].sidecar_pid()?)?;
+        let killed_ns = now_ns();
+        kill(broker)?;
+        if broker == self.node.plugin_pid() {
+            self.node.revive()?;
+        }
+        self.some_time(MOMENT_MS);
+        self.pods[0].revive(&self.node, member)?;
+        self.nothing_is_lost(Time::AcquireAfterSidecarAndBroker, killed_ns, report)
+    }
+
     /// All of the plugin dies, and is started again.
     pub(super) fn kill_plugin(&mut self, _round: usize, report: &mut Report) -> anyhow::Result<()> {
         let family = footprint::family(self.node.plugin_pid());

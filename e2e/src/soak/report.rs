@@ -34,6 +34,8 @@ pub enum Time {
     SidecarReady,
     /// Broker killed: until an acquire that was asked at once is answered with a lease.
     AcquireAfterBroker,
+    /// Broker and sidecar killed: until an acquire that was asked when the sidecar was ready again is answered.
+    AcquireAfterSidecarAndBroker,
     /// Plugin started again: until an acquire that was asked when it was killed is answered with a lease.
     AcquireAfterPlugin,
 }
@@ -53,6 +55,7 @@ impl Time {
             Self::HandOffWithoutSidecar => "no sidecar: acquire and release by its pod's application",
             Self::SidecarReady => "sidecar started again → ready",
             Self::AcquireAfterBroker => "broker killed → acquire answered with a lease",
+            Self::AcquireAfterSidecarAndBroker => "broker and sidecar killed → acquire answered with a lease",
             Self::AcquireAfterPlugin => "plugin started again → acquire answered with a lease",
         }
     }

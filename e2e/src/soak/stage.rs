@@ -26,6 +26,9 @@ const PODS: [&str; 4] = ["makers", "takers", "owners", "users"];
 const STEADY: usize = 8;
 /// Size of a steady buffer, in bytes.
 const STEADY_BYTES: u64 = 4 << 20;
+/// What the load may be refused: what is not there just now, and what the worker that was killed had under way.
+const MAY_BE_REFUSED: [&str; 4] =
+    ["acquire NOT_FOUND", "acquire RETIRED", "publish GPU_WORKER_FAILED", "publish GPU_WORKER_TIMEOUT"];
 /// How long an acquire may wait: longer than any restart.
 pub(super) const WAIT: Duration = Duration::from_secs(15);
 
@@ -251,6 +254,11 @@ impl Stage {
         report.check(*wrong == 0, || {
             format!("{wrong} buffers of the load held something else than was written")
         });
+        for (what, times) in refused.iter().filter(|(what, _)| !MAY_BE_REFUSED.contains(&what.as_str())) {
+            report.check(false, || {
+                format!("the load was refused what it should not be: {what}, {times} times")
+            });
+        }
         report.check(failed.is_empty(), || format!("calls of the load failed: {failed:#?}"));
     }
 
