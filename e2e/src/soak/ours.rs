@@ -72,13 +72,10 @@ impl Stage {
 
     /// The broker dies; the plugin starts another.
     pub(super) fn kill_broker(&mut self, _round: usize, report: &mut Report) -> anyhow::Result<()> {
-        let broker = self.plugins("broker").first().copied().context("a broker")?;
+        let broker = self.broker()?;
         self.some_time(MOMENT_MS);
         let killed_ns = now_ns();
         kill(broker)?;
-        if broker == self.node.plugin_pid() {
-            self.node.revive()?;
-        }
         self.nothing_is_lost(Time::AcquireAfterBroker, killed_ns, report)
     }
 
@@ -88,15 +85,12 @@ impl Stage {
         _round: usize,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let broker = self.plugins("broker").first().copied().context("a broker")?;
+        let broker = self.broker()?;
         let member = self.resident.pid()?;
         self.some_time(MOMENT_MS);
         kill(self.pods[0].sidecar_pid()?)?;
         let killed_ns = now_ns();
         kill(broker)?;
-        if broker == self.node.plugin_pid() {
-            self.node.revive()?;
-        }
         self.some_time(MOMENT_MS);
         self.pods[0].revive(&self.node, member)?;
         self.nothing_is_lost(Time::AcquireAfterSidecarAndBroker, killed_ns, report)
@@ -131,6 +125,11 @@ impl Stage {
             self.check_one_steady((first + more) % self.steady.len(), report)?;
         }
         Ok(())
+    }
+
+    /// The plugin's process that serves the members.
+    fn broker(&self) -> anyhow::Result<u32> {
+        wait::until(PATIENCE, "there is a broker", || Ok(self.plugins("broker").first().copied()))
     }
 
     /// The plugin's processes that were started in this mode.
