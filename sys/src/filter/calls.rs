@@ -195,7 +195,7 @@ pub(super) fn needed(folder: u64, own: u64) -> Result<Rules, BackendError> {
     // Not those by which a descriptor sends signals.
     let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL];
     only(libc::SYS_fcntl, one_of(1, &commands.map(flags))?)?;
-    only(libc::SYS_ioctl, one_of(1, &[u64::from(libc::FIONBIO as u32), u64::from(libc::TCGETS as u32)])?)?;
+    only(libc::SYS_ioctl, one_of(1, &[libc::FIONBIO, libc::TCGETS])?)?;
     Ok(rules)
 }
 
