@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
@@ -23,13 +24,15 @@ use crate::config::descriptor_limit;
 use crate::gpu::starter::Starter;
 use crate::gpu::supervisor::Supervisor;
 use crate::identity::Door;
+use crate::journal::{Journal, StateDir};
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
 use crate::node::client::{AskError, Line, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
-use crate::registry::{Capacity, Input, MemberFacts, MemberId, Registry};
+use crate::receipts::Sealer;
+use crate::registry::{BootClock, Capacity, Input, MemberFacts, MemberId, Past, Registry};
 
 /// Serves what the node at the other end of standard input says, until that wants it to stop.
 ///
@@ -45,17 +48,22 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
-    let Start { setup, members, state: _state, lock: _lock, socket } = start;
+    let Start { setup, members, state, lock: _lock, socket } = start;
     let (line, node) = Line::new(socket)?;
+    let boot = BootTag(setup.boot);
+    let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
     let (supervisor, inspector) = Supervisor::new(Starter::new(node.clone()));
-    let boot = BootTag(setup.boot);
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
-    let owner = Owner::new(Registry::new(setup.policy.clone(), capacity, boot, RandomState::new()));
+    let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
+    let past = Past { found, clock: boot_clock() };
+    let registry = Registry::new(setup.policy.clone(), capacity, boot, RandomState::new(), past);
+    let owner = Owner::new(registry, Some(journal));
     let shared = Shared {
         owner: Arc::clone(&owner),
         inspector,
         boot,
+        sealer: Arc::new(Sealer::new(state.key(), boot)),
         instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
@@ -88,12 +96,22 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
             Some(member) = ended.recv() => lost_member(member, &lanes, &owner),
         }
     };
+    // What is alive now stays alive for the next broker, however the connections end from here on.
+    owner.stop();
     stopping.send_replace(true);
     wind_down(tasks, lanes).await?;
     match broken {
         Some(why) => bail!(why),
         None => Ok(()),
     }
+}
+
+/// What o'clock it is on the clock that goes on when the daemon does not.
+fn boot_clock() -> BootClock {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let part = |n: i64| u64::try_from(n).unwrap_or_default();
+    let since_boot = Duration::from_secs(part(now.tv_sec)) + Duration::from_nanos(part(now.tv_nsec));
+    BootClock { instant: Instant::now(), since_boot }
 }
 
 fn draw_instance() -> anyhow::Result<Instance> {
@@ -144,11 +162,19 @@ fn start_lanes(
     for (number, (member, listener)) in (0..).zip(members) {
         let id = MemberId(number);
         let (pod, group) = (member.pod(), member.group());
-        let facts = MemberFacts { pod: pod.clone(), group: group.clone(), devices: member.devices };
+        let facts = MemberFacts {
+            pod: pod.clone(),
+            slot: member.slot.clone(),
+            uid: member.uid(),
+            group: group.clone(),
+            devices: member.devices.clone(),
+        };
         shared.owner.apply(None, Input::MemberJoined(id, facts)).log();
         let spec = LaneSpec {
             member: id,
             pod,
+            slot: member.slot.clone(),
+            uid: member.uid(),
             group,
             door: Door { user: member.user, daemon: setup.daemon_user },
             quota: setup.policy.quota,

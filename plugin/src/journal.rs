@@ -15,9 +15,8 @@
 //! | what records add up to | [`alive`] |
 //! | the folder, its key and its boot | [`state_dir`] |
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::Instant;
 
 use tracing::{error, info, warn};
@@ -35,6 +34,7 @@ pub use record::{RECORD_BYTES, Record, SinceBoot, Tag};
 pub use state_dir::{NodeKey, StateDir};
 
 use record::{Header, Seal};
+use state_dir::{JOURNAL, NEXT_JOURNAL};
 
 /// Bytes read or written at a time.
 const CHUNK_BYTES: usize = 1024 * RECORD_BYTES;
@@ -80,7 +80,7 @@ impl Journal {
         let mut found = replay(&folder, &seal)?;
         found.life = found.life.saturating_add(1);
         let mut journal = Self {
-            file: state_dir::create(&folder.next_journal())?,
+            file: folder.files().create(NEXT_JOURNAL)?,
             folder,
             seal,
             life: found.life,
@@ -126,7 +126,7 @@ impl Journal {
     /// When it cannot: the old one stays in use.
     pub fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> io::Result<()> {
         self.broken = self.broken.map(|_| Instant::now());
-        let mut file = state_dir::create(&self.folder.next_journal())?;
+        let mut file = self.folder.files().create(NEXT_JOURNAL)?;
         self.bytes.clear();
         let header = Header { boot: self.folder.boot(), life: self.life };
         self.bytes.extend_from_slice(&self.seal.header(header));
@@ -141,12 +141,20 @@ impl Journal {
         }
         file.write_all(&self.bytes)?;
         self.bytes = Vec::new();
-        std::fs::rename(self.folder.next_journal(), self.folder.journal())?;
+        self.folder.files().rename(NEXT_JOURNAL, JOURNAL)?;
         if self.broken.is_some() {
             info!("the journal can be written again");
         }
         (self.file, self.records, self.base, self.broken) = (file, written, written, None);
         Ok(())
+    }
+
+    /// Writes the file anew when it is due. A failure is logged, and tried again when the file has grown further.
+    pub fn tend(&mut self, alive: impl Iterator<Item = Record>) {
+        if let Err(e) = self.rewrite(alive) {
+            warn!(error = %e, records = self.records, "the journal cannot be written anew, and grows");
+            self.base = self.records;
+        }
     }
 
     /// Records in the file.
@@ -167,19 +175,14 @@ impl Journal {
         if let Err(e) = self.file.set_len(0) {
             // Then at least nobody finds it.
             error!(error = %e, "nor can it be emptied");
-            drop(std::fs::remove_file(self.folder.journal()));
+            drop(self.folder.files().remove(JOURNAL));
         }
     }
 }
 
 /// What the journal of an earlier daemon says, up to the first record that is torn or not its own.
 fn replay(folder: &StateDir, seal: &Seal) -> io::Result<Found> {
-    let path = folder.journal();
-    let mut file = match OpenOptions::new().read(true).custom_flags(state_dir::no_follow()).open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
-        Err(e) => return Err(e),
-    };
+    let Some(mut file) = folder.files().open(JOURNAL)? else { return Ok(Found::default()) };
     let bytes = file.metadata()?.len();
     let mut found = Found::default();
     let mut good = 0;
@@ -204,7 +207,7 @@ fn replay(folder: &StateDir, seal: &Seal) -> io::Result<Found> {
     }
     let cut = bytes.saturating_sub(good * RECORD_BYTES as u64);
     if cut > 0 {
-        warn!(journal = %path.display(), bytes = cut, "the end of the journal is torn or foreign and is cut off");
+        warn!(bytes = cut, "the end of the journal is torn or foreign and is cut off");
     }
     Ok(found)
 }

@@ -14,20 +14,23 @@
 //! | an application's connection | [`session`] |
 //! | what waits to be sent to it | [`outbox`] |
 //! | what is published, before the registry sees it | [`vet`] |
+//! | what the sidecar keeps for the next daemon | [`keepsakes`] |
+//! | what comes back from an earlier one | [`restore`] |
 //! | how many connections there may be | [`places`] |
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use gpu_handoff_policy::Quota;
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Grant};
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
-use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef};
+use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef, PodUid, SlotId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -37,16 +40,21 @@ use crate::gpu::Inspector;
 use crate::identity::Door;
 use crate::limits;
 use crate::owner::{LaneCommand, LaneHandle, Owner};
+use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
 
+mod keepsakes;
 mod outbox;
 mod places;
+mod restore;
 mod session;
 mod slot;
 mod vet;
 
+use keepsakes::Keepsakes;
 use outbox::Tally;
 use places::{Place, Places};
+use restore::Absent;
 use session::Peer;
 
 /// What a lane serves.
@@ -56,6 +64,10 @@ pub struct LaneSpec {
     pub member: MemberId,
     /// Its pod.
     pub pod: PodRef,
+    /// Its slot.
+    pub slot: SlotId,
+    /// Which of all pods of that name it is.
+    pub uid: PodUid,
     /// Its group.
     pub group: GroupKey,
     /// Who may speak for it.
@@ -73,6 +85,8 @@ pub struct Shared {
     pub inspector: Inspector,
     /// The node's boot.
     pub boot: BootTag,
+    /// What makes and reads receipts.
+    pub sealer: Arc<Sealer>,
     /// Which broker this is.
     pub instance: Instance,
     /// Numbers for sessions.
@@ -110,6 +124,14 @@ pub(crate) struct Context {
     outboxes: Tally,
     /// What is being vetted: it outlives the session that asked.
     vetting: vet::Desk,
+    /// What the sidecar keeps for the next daemon.
+    keepsakes: Keepsakes,
+    /// Answers to the sidecars' offers, by their number.
+    offers: slot::Offers,
+    /// Processes that have not reattached.
+    absent: Absent,
+    /// The context itself, for what is watched on its behalf.
+    this: Weak<Context>,
 }
 
 /// An application's connection that passed the door.
@@ -141,6 +163,7 @@ impl Context {
             }
         }
         if self.queue.was_overrun() {
+            self.keepsakes.forget_fresh();
             for peer in self.sessions.borrow().values() {
                 peer.end();
             }
@@ -148,20 +171,65 @@ impl Context {
     }
 
     fn obey_one(&self, command: LaneCommand) {
-        let peer = |session| self.sessions.borrow().get(session).cloned();
-        match &command {
-            LaneCommand::Send(session, messages) => {
-                if let Some(peer) = peer(session) {
-                    messages.iter().for_each(|message| peer.say(message));
-                }
-            }
+        match command {
+            LaneCommand::Send(session, messages) => self.send(session, messages),
             LaneCommand::EndSession(session) => {
-                if let Some(peer) = peer(session) {
+                if let Some(peer) = self.peer(session) {
                     peer.end();
                 }
             }
-            LaneCommand::Dispose(_) => {} // Closed below, in this thread.
+            LaneCommand::Dispose(carrier) => drop(carrier),
+            LaneCommand::Keep(all) => self.keepsakes.keep(&self.spec, &self.shared.sealer, all),
+            LaneCommand::Forget(ended) => {
+                let (id, carrier) = *ended;
+                self.keepsakes.forget(id);
+                drop(carrier);
+            }
+            LaneCommand::Offered(token, outcomes) => self.offers.answer(token, outcomes),
+            LaneCommand::AwaitEnd(holder, process) => {
+                if let Some(this) = self.this.upgrade() {
+                    self.absent.watch(&this, holder, process);
+                }
+            }
+            LaneCommand::AwaitNoMore(holder) => self.absent.let_go(holder),
         }
+    }
+
+    fn peer(&self, session: SessionId) -> Option<Rc<Peer>> {
+        self.sessions.borrow().get(&session).cloned()
+    }
+
+    fn send(&self, session: SessionId, messages: Vec<BrokerMessage>) {
+        let peer = self.peer(session);
+        for mut message in messages {
+            self.add_receipts(&mut message.body, peer.as_deref());
+            if let Some(peer) = &peer {
+                peer.say(&message);
+            }
+        }
+    }
+
+    /// Whoever gets something that is to outlive the daemon gets its receipt along.
+    fn add_receipts(&self, body: &mut BrokerBody, peer: Option<&Peer>) {
+        match (body, peer) {
+            (BrokerBody::Published(items), _) => {
+                for published in items.iter_mut().flatten() {
+                    published.receipt = self.keepsakes.fresh(published.id);
+                }
+            }
+            (BrokerBody::Acquired(items), Some(peer)) => {
+                items.iter_mut().flatten().for_each(|grant| self.add_receipt(grant, peer));
+            }
+            (BrokerBody::AcquiredSet { grants, .. }, Some(peer)) => {
+                grants.iter_mut().for_each(|grant| self.add_receipt(grant, peer));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_receipt(&self, grant: &mut Grant, peer: &Peer) {
+        let receipt = keepsakes::lease_receipt(&self.spec, &self.shared.sealer, peer.process(), grant);
+        grant.receipt = receipt;
     }
 }
 
@@ -214,7 +282,7 @@ async fn serve(spec: LaneSpec, shared: Shared, listener: SeqListener, queue: Lan
 async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: LaneHandle) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
-    let context = Rc::new(Context {
+    let context = Rc::new_cyclic(|this| Context {
         spec,
         shared,
         queue,
@@ -224,6 +292,10 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         connections: Places::default(),
         outboxes: Tally::default(),
         vetting: vet::Desk::new(),
+        keepsakes: Keepsakes::default(),
+        offers: slot::Offers::default(),
+        absent: Absent::default(),
+        this: Weak::clone(this),
     });
     info!("serving");
     let mut tasks = JoinSet::new();
@@ -253,4 +325,5 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     session::farewell(&context).await;
     tasks.shutdown().await;
     context.vetting.finish().await;
+    context.absent.finish().await;
 }

@@ -8,6 +8,7 @@
 //! | where a peer is authenticated | [`identity`] |
 //! | where a descriptor is validated | [`gpu`] |
 //! | what a killed daemon leaves to the next: what is alive | [`journal`] |
+//! | and what proves its facts | [`receipts`] |
 //! | who the members are | [`members`] |
 //! | what needs privilege, and starting the rest without any | [`node`] |
 //! | the broker, wired together | [`app`] |
@@ -24,4 +25,5 @@ pub mod limits;
 pub mod members;
 pub mod node;
 pub mod owner;
+pub mod receipts;
 pub mod registry;

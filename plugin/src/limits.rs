@@ -55,6 +55,12 @@ pub const STOP_TIME: Duration = Duration::from_secs(5);
 pub const SET_PART_TIME: Duration = Duration::from_secs(60);
 /// Most bytes of a static members file.
 pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;
+/// How long a process may take to reattach after its sidecar has offered all that it keeps.
+pub const REATTACH_TIME: Duration = Duration::from_secs(5);
+/// How much longer it may take where no sidecar has come to offer anything.
+pub const SIDECAR_PATIENCE: Duration = Duration::from_secs(5);
+/// Buffers that ended and whose sidecar has not been told yet; with more, its connection ends, and it comes again.
+pub const FORGETS: usize = 16_384;
 /// How many times what is alive the journal may grow to, in records, before it is written anew.
 pub const JOURNAL_GROWTH: u64 = 4;
 /// Records up to which the journal is not written anew, however little is alive (1 MiB).

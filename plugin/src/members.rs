@@ -19,7 +19,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, SlotId};
+use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, SlotId};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -34,6 +34,9 @@ pub struct StaticMember {
     pub namespace: Namespace,
     /// The pod.
     pub pod: PodName,
+    /// Which of all pods of that name it is, where that matters: what a pod left alive is not given to another. Absent:
+    /// the slot's name.
+    pub uid: Option<PodUid>,
     /// The group.
     pub group: GroupName,
     /// The user whose sidecar and applications speak for it; absent: the daemon's own user's sidecar, and whichever
@@ -48,6 +51,12 @@ impl StaticMember {
     #[must_use]
     pub fn pod(&self) -> PodRef {
         PodRef { namespace: self.namespace.clone(), name: self.pod.clone() }
+    }
+
+    /// Which of all pods of that name it is.
+    #[must_use]
+    pub fn uid(&self) -> PodUid {
+        self.uid.clone().unwrap_or_else(|| self.slot.clone().into())
     }
 
     /// The group by its full name.

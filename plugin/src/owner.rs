@@ -17,6 +17,7 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
+use crate::journal::{Journal, Record};
 use crate::registry::{Counters, Effect, Input, MemberId, Registry, SessionId};
 
 mod notes;
@@ -37,6 +38,12 @@ pub struct Owner {
 #[derive(Debug)]
 struct State {
     registry: Registry,
+    /// `None`: nothing outlives this daemon.
+    journal: Option<Journal>,
+    /// Room for what the journal is told.
+    records: Vec<Record>,
+    /// The daemon stops: nothing is taken in any more, so nothing ends, and nobody is told that it does.
+    stopped: bool,
     lanes: HashMap<MemberId, LaneHandle>,
     sessions: HashMap<SessionId, MemberId>,
     /// What [`Owner::keep_time`] waits for.
@@ -57,8 +64,16 @@ struct Rest {
 impl Owner {
     /// An owner without lanes.
     #[must_use]
-    pub fn new(registry: Registry) -> Arc<Self> {
-        let state = State { registry, lanes: HashMap::new(), sessions: HashMap::new(), due: None };
+    pub fn new(registry: Registry, journal: Option<Journal>) -> Arc<Self> {
+        let state = State {
+            registry,
+            journal,
+            records: Vec::new(),
+            stopped: false,
+            lanes: HashMap::new(),
+            sessions: HashMap::new(),
+            due: None,
+        };
         Arc::new(Self { state: Mutex::new(state), stirred: Notify::new() })
     }
 
@@ -67,6 +82,13 @@ impl Owner {
         // A broken state is seen by whoever keeps the time.
         if let Ok(mut state) = self.state.lock() {
             state.lanes.insert(member, lane);
+        }
+    }
+
+    /// Takes nothing in any more. What is alive at this moment is so for the next daemon, which the journal tells.
+    pub fn stop(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            state.stopped = true;
         }
     }
 
@@ -137,6 +159,9 @@ impl Drop for StirIfPanicking<'_> {
 impl State {
     /// Everything that happens under the lock.
     fn take(&mut self, caller: Option<MemberId>, input: Input, rest: &mut Rest) {
+        if self.stopped {
+            return;
+        }
         let (mut ended, mut left) = (None, None);
         match &input {
             Input::SessionOpened(session, facts) => {
@@ -147,7 +172,8 @@ impl State {
             _ => {}
         }
         let effects = self.registry.apply(input, Instant::now());
-        // What has to be on record before anybody is told of it is written here: nothing of this input has left yet.
+        // Nothing of this input has left yet: nobody is told of anything before it is on record.
+        self.write_down();
         self.hand_out(caller, effects, rest);
         if let Some(session) = ended {
             self.sessions.remove(&session);
@@ -161,6 +187,17 @@ impl State {
             // Others that come before the time is kept anew need not tell it again.
             self.due = self.registry.next_deadline();
         }
+    }
+
+    fn write_down(&mut self) {
+        self.registry.take_records(&mut self.records);
+        if let Some(journal) = &mut self.journal {
+            journal.append(&self.records);
+            if journal.wants_rewrite() {
+                journal.tend(self.registry.alive());
+            }
+        }
+        self.records.clear();
     }
 
     fn hand_out(&self, caller: Option<MemberId>, effects: Vec<Effect>, rest: &mut Rest) {
@@ -184,6 +221,28 @@ impl State {
                 }
                 Effect::Dispose(member, carrier) => {
                     self.to_lane(caller, member, LaneCommand::Dispose(carrier), rest);
+                }
+                Effect::Keep(member, kept) => {
+                    // All of a pod's at once is one command too.
+                    let mut all = vec![*kept];
+                    while let Some(Effect::Keep(_, more)) =
+                        effects.next_if(|e| matches!(e, Effect::Keep(to, _) if *to == member))
+                    {
+                        all.push(*more);
+                    }
+                    self.to_lane(caller, member, LaneCommand::Keep(all), rest);
+                }
+                Effect::Forget(member, id, carrier) => {
+                    self.to_lane(caller, member, LaneCommand::Forget(Box::new((id, carrier))), rest);
+                }
+                Effect::Offered(member, token, outcomes) => {
+                    self.to_lane(caller, member, LaneCommand::Offered(token, outcomes), rest);
+                }
+                Effect::AwaitEnd(member, holder, process) => {
+                    self.to_lane(caller, member, LaneCommand::AwaitEnd(holder, process), rest);
+                }
+                Effect::AwaitNoMore(member, holder) => {
+                    self.to_lane(caller, member, LaneCommand::AwaitNoMore(holder), rest);
                 }
             }
         }

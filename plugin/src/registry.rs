@@ -14,41 +14,59 @@
 //!
 //! | concern | file |
 //! |---|---|
+//! | what it is told, what is to be done | [`inputs`], [`effects`] |
 //! | members and sessions come and go | [`sessions`] |
 //! | a buffer appears | [`publish`] |
 //! | a lease is given, waited for, given back | [`acquire`] |
 //! | buffers appear together, and are leased together | [`sets`] |
 //! | the words of a buffer's order; seats of its leases | [`seats`] |
 //! | a buffer ends; what happens to its leases | [`ending`] |
+//! | what an earlier daemon left alive | [`past`] |
+//! | its receipts are shown: offers and claims | [`claims`] |
+//! | processes that have not come back | [`holders`] |
+//! | what the journal is to know | [`records`] |
 //! | who is told of it | [`notices`] |
 //! | what was answered so far | [`counters`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::{Policy, Usage};
-use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, EndReason, Publication, RequestId, Wanted,
-};
-use gpu_handoff_protocol::{
-    BootTag, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, LeaseId, PodRef, Refusal, SetPart,
-};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, RequestId};
+use gpu_handoff_protocol::receipt::ProcessKey;
+use gpu_handoff_protocol::{BootTag, BufferId, BufferInfo, BufferName, Code, GroupKey, LeaseId, Refusal};
+
+use crate::journal::{Record, Tag};
 
 mod acquire;
+mod claims;
 mod counters;
+mod effects;
 mod ending;
+mod holders;
+mod inputs;
+mod lease_numbers;
 mod notices;
+mod past;
 mod publish;
+mod records;
 mod seats;
 mod sessions;
 mod sets;
 #[cfg(test)]
 mod tests;
 
+pub use claims::Shown;
 pub use counters::Counters;
+pub use effects::{Effect, Keepable, Note, Purpose};
 use ending::{Ended, Ending};
+pub use inputs::{Ask, Input, MemberFacts, SessionFacts, Vetted};
+use lease_numbers::LeaseNumbers;
+use notices::NOTICE;
+use past::Expected;
+pub use past::{BootClock, Past};
 pub(crate) use publish::check_range;
 pub use sets::WantedSet;
 
@@ -60,128 +78,6 @@ pub struct MemberId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// What the registry is told.
-#[derive(Debug)]
-pub enum Input {
-    /// A pod takes part from now on.
-    MemberJoined(MemberId, MemberFacts),
-    /// A pod is gone, and all of its processes with it.
-    MemberLeft(MemberId),
-    /// A process of a member connected and said hello.
-    SessionOpened(SessionId, SessionFacts),
-    /// The connection ended, or its process did.
-    SessionEnded(SessionId, EndReason),
-    /// A process asks for something.
-    Ask(SessionId, RequestId, Ask),
-    /// Time has passed: see [`Registry::next_deadline`].
-    Tick,
-    /// The self-test of legacy handles has ended: whether this driver's process-number word may be rewritten.
-    PidWordProven(bool),
-}
-
-/// What is known of a member.
-#[derive(Debug, Clone)]
-pub struct MemberFacts {
-    /// The pod.
-    pub pod: PodRef,
-    /// Its group.
-    pub group: GroupKey,
-    /// The GPUs it holds; `None`: it may use all of the node's.
-    pub devices: Option<Vec<DeviceUuid>>,
-}
-
-/// What is known of a session.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionFacts {
-    /// The member it belongs to.
-    pub member: MemberId,
-    /// The process's number in its own PID namespace, which legacy handles carry.
-    pub own_pid: u32,
-}
-
-/// What a process asks for.
-#[derive(Debug)]
-pub enum Ask {
-    /// Publish buffers; those that the edges refused already come as refusals, to be answered in order.
-    Publish(Vec<Result<Vetted, Refusal>>),
-    /// Publish a part of a set; its items are as those of a publish.
-    PublishSet(SetPart, Vec<Result<Vetted, Refusal>>),
-    /// Acquire leases of all buffers of a set.
-    AcquireSet {
-        /// Which one.
-        wanted: WantedSet,
-        /// Until when to wait for it; `None`: do not wait.
-        until: Option<Instant>,
-    },
-    /// Acquire leases.
-    Acquire {
-        /// What is wanted.
-        items: Vec<Wanted>,
-        /// Until when to wait for what is not there; `None`: do not wait.
-        until: Option<Instant>,
-    },
-    /// Give leases back.
-    Release(Vec<LeaseId>),
-    /// Retire a buffer.
-    Retire {
-        /// Which one.
-        id: BufferId,
-        /// Until when its holders may keep their leases; `None`: they should be gone already.
-        until: Option<Instant>,
-    },
-    /// Watch the group.
-    Watch,
-    /// End a waiting acquire or a watch.
-    Cancel(RequestId),
-}
-
-/// A publication that the edges have checked as far as it can be.
-#[derive(Debug)]
-pub struct Vetted {
-    /// Drawn for it.
-    pub id: BufferId,
-    /// What was stated, and the memory.
-    pub publication: Publication,
-    /// Whether a GPU worker has checked device and size.
-    pub verified: bool,
-}
-
-/// What the edges must do.
-#[derive(Debug)]
-pub enum Effect {
-    /// Send this to the session.
-    Send(SessionId, BrokerMessage),
-    /// Close the carrier, in the lane of the member that sent it.
-    Dispose(MemberId, Carrier),
-    /// End the session's connection.
-    EndSession(SessionId),
-    /// Something worth a log line and a metric.
-    Note(Note),
-}
-
-impl Effect {
-    /// Whether this is a message to the session.
-    #[must_use]
-    pub fn is_said_to(&self, session: SessionId) -> bool {
-        matches!(self, Self::Send(to, _) if *to == session)
-    }
-}
-
-/// What happened, for logs and metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
-    /// A buffer was published.
-    Published(Arc<BufferInfo>),
-    /// A lease was given to a member's session.
-    Leased(LeaseId, BufferId, SessionId),
-    /// A buffer takes no new leases; so many are left.
-    Ending(BufferId, EndReason, u32),
-    /// A buffer's deadline passed with so many leases left.
-    Orphaned(BufferId, EndReason, u32),
-    /// A buffer is gone.
-    Gone(BufferId, EndReason),
-}
-
 /// Limits that come from the process, not from the policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
@@ -192,6 +88,9 @@ pub struct Capacity {
 #[derive(Debug)]
 struct Member {
     facts: MemberFacts,
+    /// What it and its group are called in the journal.
+    tag: Tag,
+    group_tag: Tag,
     usage: Usage,
     sessions: BTreeSet<SessionId>,
 }
@@ -207,17 +106,37 @@ struct Session {
     open: BTreeMap<RequestId, u64>,
 }
 
+impl Session {
+    fn new(facts: SessionFacts) -> Self {
+        Self {
+            facts,
+            published: BTreeSet::new(),
+            leases: BTreeSet::new(),
+            given: HashSet::new(),
+            open: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Buffer {
     info: Arc<BufferInfo>,
     group: GroupKey,
-    owner: SessionId,
+    /// `None`: nobody has shown its receipt, only leases of it are known.
+    owner: Option<SessionId>,
     member: MemberId,
-    /// `None` once the buffer is ending.
+    /// `None` once the buffer is ending, and while it is awaited.
     carrier: Option<Carrier>,
     ending: Option<Ending>,
     leases: BTreeSet<LeaseId>,
     given: BTreeSet<SessionId>,
+}
+
+impl Buffer {
+    /// Known from a lease alone: it was alive, but nobody has brought it back yet.
+    fn is_awaited(&self) -> bool {
+        self.carrier.is_none() && self.ending.is_none()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -245,9 +164,7 @@ pub struct Registry {
     buffers: HashMap<BufferId, Buffer>,
     /// The buffer of each active lease.
     leases: HashMap<LeaseId, BufferId>,
-    /// Leases given so far; their numbers are keyed hashes of this, so that nobody can count what others get.
-    leases_given: u64,
-    lease_numbers: RandomState,
+    lease_numbers: LeaseNumbers,
     descriptors: u64,
     counters: Counters,
     waits: acquire::Waits,
@@ -255,13 +172,22 @@ pub struct Registry {
     staging: sets::Staging,
     seating: seats::Seating,
     deadlines: BTreeSet<(Instant, BufferId)>,
+    expected: Expected,
+    clock: BootClock,
+    /// Sessions that stand for processes which have not reattached.
+    holders: HashMap<(MemberId, ProcessKey), SessionId>,
+    last_holder: u64,
     effects: Vec<Effect>,
+    records: Vec<Record>,
 }
 
 impl Registry {
-    /// An empty registry. Lease numbers are drawn by `lease_numbers`.
+    /// A registry without members, that expects back what the past tells of. Lease numbers are drawn by `keys`.
     #[must_use]
-    pub fn new(policy: Policy, capacity: Capacity, boot: BootTag, lease_numbers: RandomState) -> Self {
+    pub fn new(policy: Policy, capacity: Capacity, boot: BootTag, keys: RandomState, past: Past) -> Self {
+        let Past { found, clock } = past;
+        let life = found.life;
+        let (expected, records) = Expected::new(found, clock.instant);
         Self {
             policy,
             capacity,
@@ -272,8 +198,7 @@ impl Registry {
             sessions: HashMap::new(),
             buffers: HashMap::new(),
             leases: HashMap::new(),
-            leases_given: 0,
-            lease_numbers,
+            lease_numbers: LeaseNumbers::new(life, keys),
             descriptors: 0,
             counters: Counters::default(),
             waits: acquire::Waits::default(),
@@ -281,7 +206,12 @@ impl Registry {
             staging: sets::Staging::default(),
             seating: seats::Seating::default(),
             deadlines: BTreeSet::new(),
+            expected,
+            clock,
+            holders: HashMap::new(),
+            last_holder: holders::FIRST_HOLDER,
             effects: Vec::new(),
+            records,
         }
     }
 
@@ -293,6 +223,8 @@ impl Registry {
             Input::SessionOpened(session, facts) => self.session_opened(session, facts),
             Input::SessionEnded(session, reason) => self.session_ended(session, reason, now),
             Input::Ask(session, request, ask) => self.ask(session, request, ask, now),
+            Input::Offered(member, token, items) => self.offered(member, token, items, now),
+            Input::OfferDone(member) => self.offer_done(member, now),
             Input::Tick => self.tick(now),
             Input::PidWordProven(proven) => self.pid_word_proven = proven,
         }
@@ -304,7 +236,8 @@ impl Registry {
     pub fn next_deadline(&self) -> Option<Instant> {
         let buffer = self.deadlines.first().map(|(at, _)| *at);
         let sets = [self.set_waits.next_deadline(), self.staging.next_deadline()];
-        [buffer, self.waits.next_deadline()].into_iter().chain(sets).flatten().min()
+        let waits = [self.waits.next_deadline(), self.expected.next_deadline()];
+        [buffer].into_iter().chain(waits).chain(sets).flatten().min()
     }
 
     /// Buffers, leases and sessions at the moment.
@@ -332,11 +265,13 @@ impl Registry {
             Ask::Retire { id, until } => self.retire(session, request, id, until, now),
             Ask::Watch => self.watch(session, request),
             Ask::Cancel(target) => self.cancel(session, target),
+            Ask::Reattach(items) => self.reattach(session, request, items, now),
         }
     }
 
     fn tick(&mut self, now: Instant) {
         self.expire_buffers(now);
+        self.expire_expected(now);
         self.expire_waits(now);
         self.expire_set_waits(now);
         self.expire_staged(now);
@@ -345,9 +280,8 @@ impl Registry {
     /// A lease number that is not in use.
     fn draw_lease(&mut self) -> LeaseId {
         loop {
-            self.leases_given = self.leases_given.wrapping_add(1);
-            let lease = LeaseId(self.lease_numbers.hash_one(self.leases_given));
-            if !self.leases.contains_key(&lease) {
+            let lease = self.lease_numbers.draw();
+            if !self.leases.contains_key(&lease) && !self.expected.leases.contains_key(&lease) {
                 return lease;
             }
         }
@@ -355,6 +289,9 @@ impl Registry {
 
     fn reply(&mut self, session: SessionId, request: RequestId, body: BrokerBody) {
         self.counters.count(&body);
+        if self.is_away(session) {
+            return; // A process that has not come back hears nothing.
+        }
         self.effects.push(Effect::Send(session, BrokerMessage { request, body }));
     }
 

@@ -166,6 +166,13 @@ text_id!(
     BufferName, "buffer name", limits::BUFFER_NAME_BYTES, "printable characters without blanks", is_name
 );
 
+impl From<SlotId> for PodUid {
+    /// Where nobody gives pods UIDs, the slot tells them apart. It has the same characters, and fewer.
+    fn from(slot: SlotId) -> Self {
+        Self(slot.0)
+    }
+}
+
 /// A group: the members that may exchange buffers. Fixed when the pod is created.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupKey {

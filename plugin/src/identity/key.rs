@@ -24,6 +24,20 @@ pub struct ProcessKey {
     pub pidfs_inode: Option<u64>,
 }
 
+impl From<ProcessKey> for gpu_handoff_protocol::receipt::ProcessKey {
+    fn from(key: ProcessKey) -> Self {
+        let ProcessKey { pid, started, pidfs_inode } = key;
+        Self { pid, started, pidfs_inode }
+    }
+}
+
+impl From<gpu_handoff_protocol::receipt::ProcessKey> for ProcessKey {
+    fn from(key: gpu_handoff_protocol::receipt::ProcessKey) -> Self {
+        let gpu_handoff_protocol::receipt::ProcessKey { pid, started, pidfs_inode } = key;
+        Self { pid, started, pidfs_inode }
+    }
+}
+
 impl fmt::Display for ProcessKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pid {} (started at tick {}", self.pid, self.started)?;

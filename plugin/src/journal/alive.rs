@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use gpu_handoff_protocol::message::EndReason;
-use gpu_handoff_protocol::{BufferId, LeaseId};
+use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
 
 use super::record::{Record, SinceBoot, Tag};
 use crate::limits;
@@ -46,6 +46,8 @@ pub struct AliveLease {
     pub buffer: BufferId,
     /// The member that holds it.
     pub holder: Tag,
+    /// Its seat, where the buffer has an order.
+    pub seat: Option<Seat>,
 }
 
 impl Alive {
@@ -57,8 +59,8 @@ impl Alive {
                 self.buffers.insert(id, buffer);
                 self.given(group, generation);
             }
-            Record::LeaseLive { lease, buffer, holder } => {
-                self.leases.insert(lease, AliveLease { buffer, holder });
+            Record::LeaseLive { lease, buffer, holder, seat } => {
+                self.leases.insert(lease, AliveLease { buffer, holder, seat });
             }
             Record::Retiring { id, reason, until } => {
                 if let Some(buffer) = self.buffers.get_mut(&id) {
@@ -94,12 +96,17 @@ impl Alive {
             group: *group,
         });
         let buffers = self.buffers.iter().flat_map(|(id, buffer)| buffer.records(*id));
-        let leases = self.leases.iter().map(|(lease, l)| Record::LeaseLive {
-            lease: *lease,
-            buffer: l.buffer,
-            holder: l.holder,
-        });
+        let leases = self.leases.iter().map(|(lease, alive)| alive.record(*lease));
         generations.chain(ended).chain(buffers).chain(leases)
+    }
+}
+
+impl AliveLease {
+    /// The record that says just this.
+    #[must_use]
+    pub const fn record(self, lease: LeaseId) -> Record {
+        let Self { buffer, holder, seat } = self;
+        Record::LeaseLive { lease, buffer, holder, seat }
     }
 }
 

@@ -1,13 +1,13 @@
 //! One record of the journal: 64 bytes, the last eight a keyed hash of the others and of the record's place in the file.
 //!
 //! ```text
-//! 0     1       2      4     8     24       32      40     48       56    64
-//! kind  reason  zeros  life  id    number   group   name   member   hash
+//! 0     1       2      4           8     24       32      40     48       56    64
+//! kind  reason  zeros  life, seat  id    number   group   name   member   hash
 //! ```
 //! What a kind does not use is zero.
 
 use gpu_handoff_protocol::message::EndReason;
-use gpu_handoff_protocol::{BootTag, BufferId, GroupKey, LeaseId};
+use gpu_handoff_protocol::{BootTag, BufferId, GroupKey, LeaseId, Seat};
 
 /// Length of a record, in bytes.
 pub const RECORD_BYTES: usize = 64;
@@ -66,6 +66,8 @@ pub enum Record {
         buffer: BufferId,
         /// The member that holds it.
         holder: Tag,
+        /// Its seat, where the buffer has an order.
+        seat: Option<Seat>,
     },
     /// A buffer takes no new leases.
     Retiring {
@@ -205,8 +207,9 @@ fn write(record: Record) -> Raw {
                 put_u64(&mut raw, at, value);
             }
         }
-        Record::LeaseLive { lease, buffer, holder } => {
+        Record::LeaseLive { lease, buffer, holder, seat } => {
             raw[0] = LEASE_LIVE;
+            raw[4..8].copy_from_slice(&seat.map_or(0, |s| s.0.saturating_add(1)).to_le_bytes());
             put_id(&mut raw, buffer);
             put_u64(&mut raw, 24, lease.0);
             put_u64(&mut raw, 48, holder.0);
@@ -240,10 +243,11 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
     let id = BufferId { boot, random: u128::from_le_bytes(random) };
     let (number, group) = (get_u64(raw, 24), Tag(get_u64(raw, 32)));
     let (name, member) = (Tag(get_u64(raw, 40)), Tag(get_u64(raw, 48)));
+    let seat = u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]).checked_sub(1).map(Seat);
     let (lease, reason) = (LeaseId(number), reason_of(raw[1]));
     Some(match raw[0] {
         BUFFER_LIVE => Record::BufferLive { id, generation: number, group, name, member },
-        LEASE_LIVE => Record::LeaseLive { lease, buffer: id, holder: member },
+        LEASE_LIVE => Record::LeaseLive { lease, buffer: id, holder: member, seat },
         RETIRING => Record::Retiring { id, reason, until: (number > 0).then_some(SinceBoot(number)) },
         BUFFER_ENDED => Record::BufferEnded { id, reason, group },
         LEASE_ENDED => Record::LeaseEnded { lease },
@@ -253,11 +257,12 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
 }
 
 /// The reasons by number, which a later daemon must read as they were meant.
-const REASONS: [(u8, EndReason); 4] = [
+const REASONS: [(u8, EndReason); 5] = [
     (1, EndReason::Retired),
     (2, EndReason::OwnerClosed),
     (3, EndReason::OwnerDied),
     (4, EndReason::MemberLeft),
+    (5, EndReason::Superseded),
 ];
 
 fn reason_number(reason: EndReason) -> u8 {

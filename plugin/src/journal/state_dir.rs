@@ -1,20 +1,28 @@
-//! The folder of what outlives a daemon, but not the machine's boot: a key, and the journal.
+//! The folder of what outlives a broker, but not the machine's boot: a key, and the journal. The node has made it, and
+//! closed it to everybody but the broker's own user.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use gpu_handoff_protocol::BootTag;
-use tracing::{info, warn};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use tracing::info;
 
-/// `TMPFS_MAGIC` of `linux/magic.h`.
-const TMPFS: u64 = 0x0102_1994;
-/// `RAMFS_MAGIC` of `linux/magic.h`.
-const RAMFS: u64 = 0x8584_58f6;
+/// The secret of this node and boot.
+const KEY: &str = "key";
+/// It, while it is being written.
+const NEXT_KEY: &str = "key.new";
 /// What a key file begins with.
 const KEY_MAGIC: &[u8; 8] = b"gpuhoke1";
+/// Length of a key file, in bytes: what it begins with, the boot, the key.
+const KEY_FILE_BYTES: usize = 8 + 8 + 32;
+/// What is alive.
+pub(super) const JOURNAL: &str = "journal";
+/// It, while it is being written anew.
+pub(super) const NEXT_JOURNAL: &str = "journal.new";
 
 /// The secret of this node and boot, which seals receipts and the journal.
 #[derive(Clone)]
@@ -43,30 +51,27 @@ impl std::fmt::Debug for NodeKey {
 /// An opened state folder.
 #[derive(Debug, Clone)]
 pub struct StateDir {
-    path: PathBuf,
+    folder: Arc<OwnedFd>,
     key: NodeKey,
     boot: BootTag,
 }
 
 impl StateDir {
-    /// Opens the folder, makes it where it is missing, and takes over its key; what is of another boot is thrown away.
+    /// Takes over the folder and its key; what is of another boot is thrown away.
     ///
     /// # Errors
-    /// When the folder cannot be made our own, or the key cannot be written.
-    pub fn open(path: &Path, boot: BootTag) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        std::fs::set_permissions(path, Permissions::from_mode(0o700))?;
-        warn_if_on_disk(path)?;
-        let file = path.join("key");
-        let key = match read_key(&file, boot)? {
+    /// When the key cannot be read or written.
+    pub fn open(folder: OwnedFd, boot: BootTag) -> io::Result<Self> {
+        let files = Files(&folder);
+        let key = match files.read_key(boot)? {
             Some(key) => key,
             None => {
-                drop(std::fs::remove_file(path.join("journal")));
-                info!(folder = %path.display(), "a new key: nothing outlives an earlier boot");
-                make_key(path, &file, boot)?
+                files.remove(JOURNAL)?;
+                info!("a new key: nothing outlives an earlier boot");
+                files.make_key(boot)?
             }
         };
-        Ok(Self { path: path.to_path_buf(), key, boot })
+        Ok(Self { folder: Arc::new(folder), key, boot })
     }
 
     /// The key.
@@ -81,55 +86,65 @@ impl StateDir {
         self.boot
     }
 
-    pub(super) fn journal(&self) -> PathBuf {
-        self.path.join("journal")
-    }
-
-    pub(super) fn next_journal(&self) -> PathBuf {
-        self.path.join("journal.new")
+    pub(super) fn files(&self) -> Files<'_> {
+        Files(&self.folder)
     }
 }
 
-/// On a disk the key outlives the boot, which its boot tag makes good, but whoever gets the disk gets the key.
-fn warn_if_on_disk(path: &Path) -> io::Result<()> {
-    let kind = rustix::fs::fstatfs(File::open(path)?.as_fd())?.f_type;
-    if !matches!(u64::try_from(kind), Ok(TMPFS | RAMFS)) {
-        warn!(folder = %path.display(), "the state folder is not on a tmpfs: its key outlives the boot on a disk");
+/// The files of the folder. Links are never followed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Files<'a>(&'a OwnedFd);
+
+impl Files<'_> {
+    /// Opens a file for reading; `None`: there is none.
+    pub(super) fn open(self, name: &str) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(self.0, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
-    Ok(())
-}
 
-/// Reads the key; `None`: there is none of this boot.
-fn read_key(file: &Path, boot: BootTag) -> io::Result<Option<NodeKey>> {
-    let mut text = Vec::new();
-    match OpenOptions::new().read(true).custom_flags(no_follow()).open(file) {
-        Ok(open) => open.take(64).read_to_end(&mut text)?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let found = text.strip_prefix(KEY_MAGIC).and_then(|rest| rest.strip_prefix(&boot.0.to_be_bytes()));
-    Ok(found.and_then(|key| key.try_into().ok()).map(NodeKey))
-}
-
-fn make_key(folder: &Path, file: &Path, boot: BootTag) -> io::Result<NodeKey> {
-    let mut key = [0; 32];
-    getrandom::fill(&mut key).map_err(io::Error::other)?;
-    let new = folder.join("key.new");
-    let mut open = create(&new)?;
-    open.write_all(&[KEY_MAGIC.as_slice(), &boot.0.to_be_bytes(), &key].concat())?;
-    std::fs::rename(&new, file)?;
-    Ok(NodeKey(key))
-}
-
-/// Makes an empty file that only its owner may read, in the place of whatever is there.
-pub(super) fn create(path: &Path) -> io::Result<File> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+    /// Makes an empty file that only its owner may read, in the place of whatever is there.
+    pub(super) fn create(self, name: &str) -> io::Result<File> {
+        self.remove(name)?;
+        let flags = OFlags::WRONLY
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(self.0, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
-    OpenOptions::new().append(true).create_new(true).mode(0o600).custom_flags(no_follow()).open(path)
-}
 
-pub(super) fn no_follow() -> i32 {
-    rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()
+    pub(super) fn rename(self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(self.0, from, self.0, to)?)
+    }
+
+    /// Removes a file, if there is one.
+    pub(super) fn remove(self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(self.0, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Reads the key; `None`: there is none of this boot.
+    fn read_key(self, boot: BootTag) -> io::Result<Option<NodeKey>> {
+        let Some(file) = self.open(KEY)? else { return Ok(None) };
+        let mut text = Vec::new();
+        file.take(KEY_FILE_BYTES as u64 + 1).read_to_end(&mut text)?;
+        let found = text.strip_prefix(KEY_MAGIC).and_then(|rest| rest.strip_prefix(&boot.0.to_be_bytes()));
+        Ok(found.and_then(|key| key.try_into().ok()).map(NodeKey))
+    }
+
+    fn make_key(self, boot: BootTag) -> io::Result<NodeKey> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        let mut file = self.create(NEXT_KEY)?;
+        file.write_all(&[KEY_MAGIC.as_slice(), &boot.0.to_be_bytes(), &key].concat())?;
+        self.rename(NEXT_KEY, KEY)?;
+        Ok(NodeKey(key))
+    }
 }

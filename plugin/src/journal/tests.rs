@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gpu_handoff_protocol::message::EndReason;
-use gpu_handoff_protocol::{BootTag, BufferId, LeaseId};
+use gpu_handoff_protocol::{BootTag, BufferId, LeaseId, Seat};
 use proptest::prelude::*;
 
 use super::*;
@@ -16,7 +16,12 @@ fn id(n: u8) -> BufferId {
 }
 
 fn open(folder: &Path) -> (Journal, Found) {
-    Journal::open(StateDir::open(folder, BOOT).unwrap()).unwrap()
+    open_in(folder, BOOT)
+}
+
+fn open_in(folder: &Path, boot: BootTag) -> (Journal, Found) {
+    let folder = std::fs::File::open(folder).unwrap().into();
+    Journal::open(StateDir::open(folder, boot).unwrap()).unwrap()
 }
 
 fn live(n: u8) -> Record {
@@ -31,12 +36,15 @@ fn record() -> impl Strategy<Value = Record> {
         Just(EndReason::OwnerClosed),
         Just(EndReason::OwnerDied),
         Just(EndReason::MemberLeft),
+        Just(EndReason::Superseded),
         Just(EndReason::Other)
     ];
     let (n, lease) = (0_u8..12, 0_u64..12);
     prop_oneof![
         4 => n.clone().prop_map(live),
-        4 => (lease.clone(), n.clone()).prop_map(|(lease, n)| Record::LeaseLive { lease: LeaseId(lease), buffer: id(n), holder: Tag(31) }),
+        4 => (lease.clone(), n.clone(), proptest::option::of(0_u32..9)).prop_map(|(lease, n, seat)| {
+            Record::LeaseLive { lease: LeaseId(lease), buffer: id(n), holder: Tag(31), seat: seat.map(Seat) }
+        }),
         2 => (n.clone(), reason.clone(), proptest::option::of(1_u64..u64::MAX)).prop_map(|(n, reason, until)| {
             Record::Retiring { id: id(n), reason, until: until.map(SinceBoot) }
         }),
@@ -50,7 +58,7 @@ fn record() -> impl Strategy<Value = Record> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Model {
     buffers: BTreeMap<BufferId, (u64, Option<alive::Retiring>)>,
-    leases: BTreeMap<LeaseId, BufferId>,
+    leases: BTreeMap<LeaseId, (BufferId, Option<Seat>)>,
     generations: BTreeMap<Tag, u64>,
 }
 
@@ -75,7 +83,9 @@ impl Model {
         }
         for lease in (0..12).map(LeaseId) {
             let last = history.iter().rev().find_map(|r| match r {
-                Record::LeaseLive { lease: l, buffer, .. } if *l == lease => Some(Some(*buffer)),
+                Record::LeaseLive { lease: l, buffer, seat, .. } if *l == lease => {
+                    Some(Some((*buffer, *seat)))
+                }
                 Record::LeaseEnded { lease: l } if *l == lease => Some(None),
                 _ => None,
             });
@@ -98,7 +108,7 @@ impl Model {
     fn found(alive: &Alive) -> Self {
         Self {
             buffers: alive.buffers.iter().map(|(id, b)| (*id, (b.generation, b.retiring))).collect(),
-            leases: alive.leases.iter().map(|(l, a)| (*l, a.buffer)).collect(),
+            leases: alive.leases.iter().map(|(l, a)| (*l, (a.buffer, a.seat))).collect(),
             generations: alive.generations.iter().map(|(g, last)| (*g, *last)).collect(),
         }
     }
@@ -176,22 +186,21 @@ fn the_journal_of_another_boot_or_key_is_thrown_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = written(folder.path(), 3);
     let old = std::fs::read(&path).unwrap();
-    let (journal, found) = Journal::open(StateDir::open(folder.path(), BootTag(8)).unwrap()).unwrap();
+    let (journal, found) = open_in(folder.path(), BootTag(8));
     assert_eq!((found.alive, found.life, journal.is_empty()), (Alive::default(), 1, true));
     // Put back by hand, it is still another key's.
     std::fs::write(&path, old).unwrap();
-    let (_, found) = Journal::open(StateDir::open(folder.path(), BootTag(8)).unwrap()).unwrap();
+    let (_, found) = open_in(folder.path(), BootTag(8));
     assert_eq!(found.alive, Alive::default());
 }
 
 #[test]
-fn the_folder_and_its_files_are_its_owners_alone() {
+fn the_files_are_their_owners_alone_and_the_key_stays_for_the_boot() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
+    let state = folder.path().to_path_buf();
     written(&state, 1);
     let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&state), 0o700);
     assert_eq!((mode(&state.join("key")), mode(&state.join("journal"))), (0o600, 0o600));
     let key = || std::fs::read(state.join("key")).unwrap();
     let first = key();

@@ -13,6 +13,7 @@ use gpu_handoff_protocol::codec;
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, ClientBody, ClientMessage, EndReason, RequestId, Version, Welcome,
 };
+use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
@@ -21,13 +22,15 @@ use tokio::time::timeout;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::outbox::{Outbox, Queued, Tally};
-use super::{Context, Newcomer, slot};
+use super::{Context, Newcomer, restore, slot};
 use crate::identity::Process;
 use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
 pub(super) struct Peer {
     connection: AsyncSeqPacket,
+    /// Whose it is.
+    process: ProcessKey,
     outbox: RefCell<Outbox>,
     /// Watches that overflowed and must be ended in the registry.
     overflown: RefCell<Vec<RequestId>>,
@@ -36,10 +39,15 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn new(connection: AsyncSeqPacket, of_member: &Tally) -> Self {
+    fn new(connection: AsyncSeqPacket, process: ProcessKey, of_member: &Tally) -> Self {
         let outbox = RefCell::new(Outbox::new(of_member));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
-        Self { connection, outbox, overflown, stirred, ended }
+        Self { connection, process, outbox, overflown, stirred, ended }
+    }
+
+    /// Which process it is.
+    pub(super) const fn process(&self) -> ProcessKey {
+        self.process
     }
 
     /// Sends now if nothing waits and there is room, else queues.
@@ -103,7 +111,7 @@ impl Peer {
 pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
     let Newcomer { connection, process, place: _place } = newcomer;
     let id = context.new_session_id();
-    let peer = Rc::new(Peer::new(connection, &context.outboxes));
+    let peer = Rc::new(Peer::new(connection, process.key.into(), &context.outboxes));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context: &context, peer: &peer };
@@ -191,7 +199,11 @@ impl Session<'_> {
             return Err(Refusal::new(Code::HelloExpected).compared_with("first message", "hello", "another"));
         };
         slot::check_version(version)?;
-        let facts = SessionFacts { member: self.context.spec.member, own_pid: self.process.own_pid };
+        let facts = SessionFacts {
+            member: self.context.spec.member,
+            own_pid: self.process.own_pid,
+            process: self.peer.process(),
+        };
         self.tell(Input::SessionOpened(self.id, facts));
         info!(program, process = %self.process, "application connected");
         self.peer.say(&BrokerMessage { request: message.request, body: self.welcome(PROTOCOL_VERSION) });
@@ -297,11 +309,10 @@ impl Session<'_> {
             ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
             ClientBody::Watch => Ask::Watch,
             ClientBody::Cancel { request } => Ask::Cancel(request),
-            ClientBody::Reattach(_) => {
-                let (wanted, found) = ("a request that this daemon serves", "another");
-                let refusal = Refusal::new(Code::Malformed).compared_with("message", wanted, found);
-                self.peer.say(&refused(request, refusal));
-                return None;
+            ClientBody::Reattach(claims) => {
+                let shown =
+                    restore::check(self.context, claims.into_iter().map(restore::Item::from).collect());
+                return Some((request, Box::pin(async move { Ask::Reattach(shown.await) })));
             }
             ClientBody::Hello { .. } => {
                 self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", "one", "a second"));

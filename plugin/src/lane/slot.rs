@@ -1,19 +1,23 @@
 //! The sidecar's connection to its slot, and the connections that it hands on.
 
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpu_handoff_protocol::codec::{self, Frame};
-use gpu_handoff_protocol::message::{SidecarBody, SidecarMessage, SlotBody, SlotMessage, Version};
+use gpu_handoff_protocol::message::{Keepsake, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Version};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
+use gpu_handoff_protocol::{BufferId, Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::{Context, Newcomer, Place};
+use super::keepsakes::KeeperId;
+use super::{Context, Newcomer, Place, restore};
+use crate::registry::Input;
 use crate::{identity, limits};
 
 /// Serves one connection to the slot until it ends or breaks the rules.
@@ -53,18 +57,106 @@ async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), 
     let (pod, group) = (context.spec.pod.clone(), context.spec.group.clone());
     say(socket, first.request, SlotBody::Welcome { version: PROTOCOL_VERSION, pod, group }).await;
     info!("sidecar connected");
-    while let Some(message) = next(socket, &mut buffer).await? {
-        let SidecarBody::HandOn(fd) = message.body else { return Err(Refusal::new(Code::HelloExpected)) };
-        // A sidecar that floods must not keep the other tasks of its lane from running.
-        tokio::task::consume_budget().await;
-        let outcome = receive(context, fd).await;
-        if let Err(refusal) = &outcome {
-            warn!(%refusal, "connection handed on is refused");
+    let mut sidecar = Sidecar::new(context);
+    let (spec, sealer) = (&context.spec, &context.shared.sealer);
+    loop {
+        tokio::select! {
+            biased;
+            message = next(socket, &mut buffer) => match message? {
+                // A sidecar that floods must not keep the other tasks of its lane from running.
+                Some(message) => tokio::join!(sidecar.serve(socket, message), tokio::task::consume_budget()).0?,
+                None => break,
+            },
+            told = context.keepsakes.next(sidecar.keeper, spec, sealer) => match told {
+                Some(body) => say(socket, 0, body).await,
+                None => return Err(Refusal::new(Code::ShuttingDown).compared_with("keepsakes", "read", "not read")),
+            },
         }
-        say(socket, message.request, SlotBody::HandedOn(outcome)).await;
     }
     info!("sidecar disconnected");
     Ok(())
+}
+
+/// A sidecar that has said hello.
+struct Sidecar<'a> {
+    context: &'a Rc<Context>,
+    keeper: KeeperId,
+    /// What it has offered and keeps on.
+    offered: HashSet<BufferId>,
+}
+
+impl Drop for Sidecar<'_> {
+    fn drop(&mut self) {
+        self.context.keepsakes.dismiss(self.keeper);
+    }
+}
+
+impl<'a> Sidecar<'a> {
+    fn new(context: &'a Rc<Context>) -> Self {
+        Self { context, keeper: context.keepsakes.introduce(), offered: HashSet::new() }
+    }
+
+    async fn serve(&mut self, socket: &AsyncSeqPacket, message: SidecarMessage) -> Result<(), Refusal> {
+        let SidecarMessage { request, body } = message;
+        match body {
+            SidecarBody::HandOn(fd) => {
+                let outcome = receive(self.context, fd).await;
+                if let Err(refusal) = &outcome {
+                    warn!(%refusal, "connection handed on is refused");
+                }
+                say(socket, request, SlotBody::HandedOn(outcome)).await;
+            }
+            SidecarBody::Offer(items) => {
+                let outcomes = self.offer(items).await?;
+                say(socket, request, SlotBody::Offered(outcomes)).await;
+            }
+            SidecarBody::OfferDone => {
+                info!(buffers = self.offered.len(), "the sidecar has offered what it keeps");
+                self.context.keepsakes.appoint(self.keeper, std::mem::take(&mut self.offered));
+                self.context.tell(Input::OfferDone(self.context.spec.member));
+                self.context.keepsakes.all_named();
+            }
+            SidecarBody::Hello { .. } => return Err(Refusal::new(Code::HelloExpected)),
+        }
+        Ok(())
+    }
+
+    async fn offer(&mut self, items: Vec<Keepsake>) -> Result<Vec<Result<(), Refusal>>, Refusal> {
+        let ids: Vec<BufferId> = items.iter().map(|item| item.id).collect();
+        let shown = restore::check(self.context, items.into_iter().map(restore::Item::from).collect()).await;
+        let token = self.context.offers.next();
+        self.context.tell(Input::Offered(self.context.spec.member, token, shown));
+        let outcomes = self.context.offers.take(token).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        for (id, outcome) in ids.into_iter().zip(&outcomes) {
+            match outcome {
+                Ok(()) => drop(self.offered.insert(id)),
+                Err(refusal) => info!(buffer = %id, %refusal, "not restored from what the sidecar kept"),
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Answers of the registry to offers, each until its sidecar's task takes it.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    last: Cell<u64>,
+    answers: RefCell<HashMap<u64, Vec<Result<(), Refusal>>>>,
+}
+
+impl Offers {
+    fn next(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    pub(super) fn answer(&self, token: u64, outcomes: Vec<Result<(), Refusal>>) {
+        self.answers.borrow_mut().insert(token, outcomes);
+    }
+
+    fn take(&self, token: u64) -> Option<Vec<Result<(), Refusal>>> {
+        self.answers.borrow_mut().remove(&token)
+    }
 }
 
 /// Takes in a connection that was handed on: checks what it is, and who is behind it.

@@ -39,6 +39,9 @@ fn log(note: &Note, member: Option<MemberId>) {
             kind = b.facts.kind.as_str(), bytes = b.facts.size, device = %b.facts.device, verified = b.verified,
             "buffer published"
         ),
+        Note::Restored(b) => info!(
+            buffer = %b.id, pod = %b.owner, name = %b.facts.name, generation = b.generation, "buffer restored"
+        ),
         Note::Leased(lease, buffer, _) => {
             debug!(%buffer, %lease, member = member.map(|m| m.0), "lease given");
         }

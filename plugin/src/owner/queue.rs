@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_handoff_protocol::message::{BrokerMessage, Carrier};
+use gpu_handoff_protocol::receipt::ProcessKey;
+use gpu_handoff_protocol::{BufferId, Refusal};
 use tokio::sync::Notify;
 
 use crate::limits;
-use crate::registry::SessionId;
+use crate::registry::{Keepable, SessionId};
 
 /// What the registry tells a lane.
 #[derive(Debug)]
@@ -19,6 +21,16 @@ pub enum LaneCommand {
     Dispose(Carrier),
     /// End a session's connection.
     EndSession(SessionId),
+    /// Let the sidecar keep these.
+    Keep(Vec<Keepable>),
+    /// Let it keep this no longer, and close it.
+    Forget(Box<(BufferId, Carrier)>),
+    /// Answer its offer of that number.
+    Offered(u64, Vec<Result<(), Refusal>>),
+    /// Watch a process that has not reattached, for the session that stands for it.
+    AwaitEnd(SessionId, ProcessKey),
+    /// Watch it no longer.
+    AwaitNoMore(SessionId),
 }
 
 /// A command that a lane's queue had no room for.

@@ -7,6 +7,7 @@ use gpu_handoff_policy::{LegacyRule, Policy};
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, Event, Publication, RequestId, Target, Wanted,
 };
+use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, Lifetime, Metadata,
     PodRef,
@@ -14,24 +15,33 @@ use gpu_handoff_protocol::{
 
 use super::*;
 use crate::limits;
-use crate::registry::{Ask, Capacity, MemberFacts, SessionFacts, Vetted};
+use crate::registry::{Ask, Capacity, MemberFacts, Past, SessionFacts, Vetted};
 
 const BOOT: BootTag = BootTag(7);
 const PATIENCE: Duration = Duration::from_secs(10);
 
+fn owner_with(policy: Policy) -> Arc<Owner> {
+    let past = Past::none(Instant::now());
+    let registry = Registry::new(policy, Capacity { descriptors: 0 }, BOOT, RandomState::new(), past);
+    Owner::new(registry, None)
+}
+
 /// An owner with so many members of one group, each with one session of its own number.
 fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
     let policy = Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() };
-    let owner = Owner::new(Registry::new(policy, Capacity { descriptors: 0 }, BOOT, RandomState::new()));
+    let owner = owner_with(policy);
     let lanes = (0..members)
         .map(|number| {
             let (member, lane) = (MemberId(number), LaneHandle::default());
             owner.add_lane(member, lane.clone());
             let (namespace, name) = ("n".parse().unwrap(), format!("pod-{number}").parse().unwrap());
             let group = GroupKey { namespace: "n".parse().unwrap(), name: "g".parse().unwrap() };
-            let facts = MemberFacts { pod: PodRef { namespace, name }, group, devices: None };
+            let slot: gpu_handoff_protocol::SlotId = format!("slot-{number}").parse().unwrap();
+            let (pod, uid) = (PodRef { namespace, name }, slot.clone().into());
+            let facts = MemberFacts { pod, slot, uid, group, devices: None };
             owner.apply(None, Input::MemberJoined(member, facts)).log();
-            let facts = SessionFacts { member, own_pid: number };
+            let process = ProcessKey { pid: number, started: 1, pidfs_inode: None };
+            let facts = SessionFacts { member, own_pid: number, process };
             owner.apply(None, Input::SessionOpened(session(number), facts)).log();
             lane
         })

@@ -1,6 +1,7 @@
 //! A lease is given, waited for, given back.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,9 @@ use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Targe
 use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
 use super::publish::list;
+use super::records::name_tag;
 use super::{Buffer, Effect, MemberId, Note, Registry, SessionId};
+use crate::journal::Tag;
 
 type Key = (SessionId, RequestId);
 
@@ -16,7 +19,8 @@ type Key = (SessionId, RequestId);
 struct Waiting {
     group: GroupKey,
     items: Vec<Wanted>,
-    until: Instant,
+    /// Until when to wait for what is not there; `None`: only for what is being restored.
+    until: Option<Instant>,
 }
 
 /// The acquires that wait for buffers to appear.
@@ -24,8 +28,11 @@ struct Waiting {
 pub(super) struct Waits {
     waiting: HashMap<Key, Waiting>,
     by_name: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
+    by_id: HashMap<BufferId, BTreeSet<Key>>,
     by_time: BTreeSet<(Instant, Key)>,
-    /// Those to look at again because a buffer of a name they want has appeared.
+    /// Those that wait for something that is being restored.
+    restoring: BTreeSet<Key>,
+    /// Those to look at again because a buffer they want has appeared, or never will.
     stirred: BTreeSet<Key>,
 }
 
@@ -34,26 +41,30 @@ impl Waits {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    fn add(&mut self, key: Key, waiting: Waiting) {
-        self.by_time.insert((waiting.until, key));
+    fn add(&mut self, key: Key, waiting: Waiting, restoring: bool) {
+        self.by_time.extend(waiting.until.map(|until| (until, key)));
+        self.restoring.extend(restoring.then_some(key));
         for name in names(&waiting.items) {
             self.by_name.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
+        }
+        for id in ids(&waiting.items) {
+            self.by_id.entry(id).or_default().insert(key);
         }
         self.waiting.insert(key, waiting);
     }
 
     fn remove(&mut self, key: Key) -> Option<Waiting> {
         let waiting = self.waiting.remove(&key)?;
-        self.by_time.remove(&(waiting.until, key));
+        if let Some(until) = waiting.until {
+            self.by_time.remove(&(until, key));
+        }
+        self.restoring.remove(&key);
         self.stirred.remove(&key);
         for name in names(&waiting.items) {
-            let index = (waiting.group.clone(), name.clone());
-            if let Some(keys) = self.by_name.get_mut(&index) {
-                keys.remove(&key);
-                if keys.is_empty() {
-                    self.by_name.remove(&index);
-                }
-            }
+            drop_from(&mut self.by_name, &(waiting.group.clone(), name.clone()), key);
+        }
+        for id in ids(&waiting.items) {
+            drop_from(&mut self.by_id, &id, key);
         }
         Some(waiting)
     }
@@ -69,6 +80,34 @@ impl Waits {
             self.stirred.extend(keys);
         }
     }
+
+    /// A buffer that was being restored is there, or never will be.
+    pub(super) fn buffer_settled(&mut self, id: BufferId) {
+        if let Some(keys) = self.by_id.get(&id) {
+            self.stirred.extend(keys);
+        }
+    }
+
+    /// Much that was being restored never will be there.
+    pub(super) fn stir_restoring(&mut self) {
+        self.stirred.extend(&self.restoring);
+    }
+}
+
+fn drop_from<K: Eq + Hash>(index: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: Key) {
+    if let Some(keys) = index.get_mut(at) {
+        keys.remove(&key);
+        if keys.is_empty() {
+            index.remove(at);
+        }
+    }
+}
+
+fn ids(items: &[Wanted]) -> impl Iterator<Item = BufferId> {
+    items.iter().filter_map(|i| match i.target {
+        Target::Id(id) => Some(id),
+        Target::Name(_) => None,
+    })
 }
 
 fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
@@ -82,6 +121,8 @@ fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
 enum Found {
     Here(BufferId),
     NotYet,
+    /// Alive before the daemon was restarted, and soon there again or known to be over.
+    Restoring,
     Refused(Refusal),
 }
 
@@ -93,17 +134,30 @@ impl Registry {
         items: Vec<Wanted>,
         until: Option<Instant>,
     ) {
-        let missing = items.iter().any(|i| matches!(self.find(session, i), Found::NotYet));
-        let Some(until) = until.filter(|_| missing) else {
+        let (missing, restoring) = self.lacks(session, &items);
+        if !(restoring || missing && until.is_some()) {
             self.settle(session, request, &items, Code::NotFound);
             return;
-        };
+        }
         if let Err(refusal) = self.open_request(session, request, items.len() as u64) {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
-        self.waits.add((session, request), Waiting { group, items, until });
+        self.waits.add((session, request), Waiting { group, items, until }, restoring);
+    }
+
+    /// Whether any of these is missing, and whether any is being restored.
+    fn lacks(&self, session: SessionId, items: &[Wanted]) -> (bool, bool) {
+        let mut lacks = (false, false);
+        for item in items {
+            match self.find(session, item) {
+                Found::NotYet => lacks.0 = true,
+                Found::Restoring => lacks.1 = true,
+                Found::Here(_) | Found::Refused(_) => {}
+            }
+        }
+        lacks
     }
 
     /// Answers an acquire with what is there now; what is not there is refused with `missing`.
@@ -115,7 +169,7 @@ impl Registry {
     fn acquire_one(&mut self, session: SessionId, item: &Wanted, missing: Code) -> Result<Grant, Refusal> {
         match self.find(session, item) {
             Found::Here(id) => self.grant(session, id),
-            Found::NotYet => Err(self.not_there(session, item, missing)),
+            Found::NotYet | Found::Restoring => Err(self.not_there(session, item, missing)),
             Found::Refused(refusal) => Err(refusal),
         }
     }
@@ -132,7 +186,12 @@ impl Registry {
                     .get(group)
                     .and_then(|g| g.names.get(name))
                     .and_then(|ids| ids.values().next_back());
-                match newest.and_then(|id| self.buffers.get(id)) {
+                let newest = newest.and_then(|id| self.buffers.get(id));
+                let known = newest.map_or(0, |b| b.info.generation).max(item.newer_than);
+                if !self.expected.is_over() && self.expects_newer(group, name_tag(name), known) {
+                    return Found::Restoring;
+                }
+                match newest {
                     Some(buffer) if buffer.info.generation > item.newer_than => Found::Here(buffer.info.id),
                     _ => Found::NotYet,
                 }
@@ -143,6 +202,9 @@ impl Registry {
     fn find_by_id(&self, session: SessionId, group: &GroupKey, id: BufferId) -> Found {
         if let Err(refusal) = self.is_of_this_boot(id) {
             return Found::Refused(refusal);
+        }
+        if let Some(expected) = self.find_expected(id, group) {
+            return expected;
         }
         // Another tenant's buffer reads exactly like one that does not exist.
         let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
@@ -155,6 +217,28 @@ impl Registry {
                 Found::Refused(self.not_there(session, &item, Code::NotFound))
             }
         }
+    }
+
+    /// Whether a version of a name above this one is being restored.
+    pub(super) fn expects_newer(&self, group: &GroupKey, name: Tag, known: u64) -> bool {
+        if self.expected.is_over() {
+            return false;
+        }
+        let newest = self.expected.newest(Tag::of_group(group), name);
+        newest.is_some_and(|(generation, _)| generation > known)
+    }
+
+    /// A buffer of this group that is being restored, or whose end is known though it was not.
+    fn find_expected(&self, id: BufferId, group: &GroupKey) -> Option<Found> {
+        let alive = self.expected.buffers.get(&id)?;
+        // As with buffers that are there: another tenant's reads like one that does not exist.
+        if alive.group != Tag::of_group(group) {
+            return None;
+        }
+        Some(match alive.retiring {
+            Some((reason, _)) => Found::Refused(super::ending::retired(id, reason)),
+            None => Found::Restoring,
+        })
     }
 
     /// Ids do not outlive the boot that they were drawn in.
@@ -194,6 +278,7 @@ impl Registry {
         s.given.insert(id);
         let info = Arc::clone(&buffer.info);
         self.leases.insert(lease, id);
+        self.record_leased(lease, id, member);
         if let Some(usage) = self.usage_mut(member) {
             usage.leases += 1;
         }
@@ -221,7 +306,7 @@ impl Registry {
 
     /// Whether importer and exporter have equal process numbers, which the driver takes for one process.
     fn collides(&self, own_pid: u32, buffer: &Buffer) -> Result<bool, Refusal> {
-        let exporter = self.sessions.get(&buffer.owner).map(|o| o.facts.own_pid);
+        let exporter = buffer.owner.and_then(|o| self.sessions.get(&o)).map(|o| o.facts.own_pid);
         if exporter != Some(own_pid) {
             return Ok(false);
         }
@@ -263,8 +348,8 @@ impl Registry {
     pub(super) fn settle_waits_for_new_buffers(&mut self) {
         for key in std::mem::take(&mut self.waits.stirred) {
             let Some(waiting) = self.waits.waiting.get(&key) else { continue };
-            let complete = !waiting.items.iter().any(|i| matches!(self.find(key.0, i), Found::NotYet));
-            if complete {
+            let (until, (missing, restoring)) = (waiting.until, self.lacks(key.0, &waiting.items));
+            if !(restoring || missing && until.is_some()) {
                 self.end_wait(key, Code::NotFound);
             }
         }

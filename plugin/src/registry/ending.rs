@@ -12,6 +12,7 @@ use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, Reque
 use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
 
 use super::{Effect, MemberId, Note, Registry, SessionId};
+use crate::journal::Record;
 
 /// How many ended buffers of a group are remembered, so that an acquire can say `RETIRED` and why.
 const REMEMBERED: usize = 1_024;
@@ -25,6 +26,18 @@ pub(super) struct Ending {
 }
 
 impl Ending {
+    pub(super) const fn new(reason: EndReason, until: Option<Instant>) -> Self {
+        Self { reason, until }
+    }
+
+    pub(super) const fn reason(&self) -> EndReason {
+        self.reason
+    }
+
+    pub(super) const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
     pub(super) fn refusal(self, id: BufferId) -> Refusal {
         retired(id, self.reason)
     }
@@ -47,7 +60,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn remember(&mut self, id: BufferId, reason: EndReason) {
+    pub(super) fn remember(&mut self, id: BufferId, reason: EndReason) {
         if self.order.len() >= REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -55,6 +68,12 @@ impl Ended {
         }
         self.order.push_back(id);
         self.reasons.insert(id, reason);
+    }
+}
+
+impl Ended {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&BufferId, &EndReason)> {
+        self.order.iter().filter_map(|id| Some((id, self.reasons.get(id)?)))
     }
 }
 
@@ -91,7 +110,7 @@ impl Registry {
         if !self.policy.may_exchange(&buffer.group, group) {
             return Err(unknown());
         }
-        if buffer.owner != session {
+        if buffer.owner != Some(session) {
             let owner = format!("a process of pod {}", buffer.info.owner);
             return Err(Refusal::new(Code::NotOwner).compared_with(
                 "owner",
@@ -119,9 +138,11 @@ impl Registry {
         if let Some(ending) = &mut buffer.ending {
             if let Some(at) = ending.until.take() {
                 self.deadlines.remove(&(at, id));
+                self.record_retiring(id);
                 self.orphan(id);
             } else if ending.reason == EndReason::Superseded {
                 ending.reason = reason;
+                self.record_retiring(id);
                 self.orphan(id);
             }
             return;
@@ -129,9 +150,15 @@ impl Registry {
         buffer.ending = Some(Ending { reason, until });
         let (group, info, member) = (buffer.group.clone(), Arc::clone(&buffer.info), buffer.member);
         let carrier = buffer.carrier.take();
-        self.give_up(member, carrier);
+        if let Some(carrier) = carrier {
+            self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
+            self.effects.push(Effect::Forget(member, id, carrier));
+        }
         self.unname(&group, &info);
         self.effects.push(Effect::Note(Note::Ending(id, reason, leases)));
+        if leases > 0 {
+            self.record_retiring(id);
+        }
         match (leases, until) {
             (0, _) => self.finish(id),
             (_, Some(at)) => {
@@ -144,8 +171,8 @@ impl Registry {
         }
     }
 
-    pub(super) fn give_up(&mut self, member: MemberId, carrier: Option<Carrier>) {
-        let Some(carrier) = carrier else { return };
+    /// Gives up memory that is of no buffer.
+    pub(super) fn give_up(&mut self, member: MemberId, carrier: Carrier) {
         self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
         self.effects.push(Effect::Dispose(member, carrier));
     }
@@ -163,6 +190,7 @@ impl Registry {
     pub(super) fn end_lease(&mut self, lease: LeaseId, member: MemberId, how: SeatEnd) {
         let Some(id) = self.leases.remove(&lease) else { return };
         self.get_up(id, lease, how);
+        self.records.push(Record::LeaseEnded { lease });
         if let Some(usage) = self.usage_mut(member) {
             usage.leases -= 1;
         }
@@ -186,9 +214,11 @@ impl Registry {
                 s.given.remove(&id);
             }
         }
-        if let Some(owner) = self.sessions.get_mut(&buffer.owner) {
+        if let Some(owner) = buffer.owner.and_then(|owner| self.sessions.get_mut(&owner)) {
             owner.published.remove(&id);
         }
+        let group = self.group_tag(buffer.member, &buffer.group);
+        self.records.push(Record::BufferEnded { id, reason, group });
         self.uncharge(buffer.member, &buffer.info);
         self.effects.push(Effect::Note(Note::Gone(id, reason)));
         if let Some(group) = self.groups.get_mut(&buffer.group) {
@@ -207,6 +237,6 @@ impl Registry {
     }
 }
 
-fn count(n: usize) -> u32 {
+pub(super) fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

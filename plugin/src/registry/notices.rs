@@ -62,9 +62,7 @@ impl Registry {
         let Some(buffer) = self.buffers.get(&id) else { return };
         let group = buffer.group.clone();
         let mut concerned = buffer.given.clone();
-        if self.sessions.contains_key(&buffer.owner) {
-            concerned.insert(buffer.owner);
-        }
+        concerned.extend(buffer.owner.filter(|owner| self.sessions.contains_key(owner)));
         for session in concerned {
             self.reply(session, NOTICE, BrokerBody::Event(event.clone()));
         }

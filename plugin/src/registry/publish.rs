@@ -6,7 +6,10 @@ use std::sync::Arc;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
 use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refusal};
 
-use super::{Buffer, Effect, MemberId, Note, Registry, SessionId, Vetted};
+use crate::journal::Tag;
+
+use super::records::name_tag;
+use super::{Buffer, Effect, MemberId, Note, Purpose, Registry, SessionId, Vetted};
 
 impl Registry {
     pub(super) fn publish(
@@ -65,20 +68,24 @@ impl Registry {
         }
         self.policy.may_publish(&m.usage, facts)?;
         self.check_order(session, facts)?;
-        let more = u64::from(matches!(vetted.publication.carrier, Carrier::Descriptor(_)));
-        if self.descriptors + more > self.capacity.descriptors {
-            let limit = format!("at most {}", self.capacity.descriptors);
-            return Err(Refusal::new(Code::QuotaDescriptors).compared_with(
-                "descriptors",
-                limit,
-                self.descriptors + more,
-            ));
-        }
+        self.has_room_for(&vetted.publication.carrier)?;
         Ok(m.facts.pod.clone())
     }
 
-    /// A name belongs to the pod that holds live buffers under it.
+    /// Whether the daemon may keep one more such memory.
+    pub(super) fn has_room_for(&self, carrier: &Carrier) -> Result<(), Refusal> {
+        let (limit, held) = (self.capacity.descriptors, self.descriptors);
+        let wanted = held + u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        if wanted <= limit {
+            return Ok(());
+        }
+        let most = format!("at most {limit}");
+        Err(Refusal::new(Code::QuotaDescriptors).compared_with("descriptors", most, wanted))
+    }
+
+    /// A name belongs to the pod that holds live buffers under it, or whose buffers of that name are expected back.
     fn name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
+        self.is_not_expected(group, name_tag(name), name, member)?;
         let newest =
             self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.values().next_back());
         match newest.and_then(|id| self.buffers.get(id)) {
@@ -130,20 +137,46 @@ impl Registry {
         if let Some(session) = self.sessions.get_mut(&owner) {
             session.published.insert(id);
         }
-        match &info.set {
-            Some(set) => self.enlist(&group, set, info.generation, id),
-            None => {
-                if let Some(g) = self.groups.get_mut(&group) {
-                    g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, id);
-                }
-                self.waits.buffer_appeared(&group, &info.facts.name);
-            }
-        }
+        self.name(&group, &info);
+        self.record_published(&info, &group, member);
         self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
         self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
-        let carrier = Some(carrier);
+        // The receipt of a set's buffer was given with the part that brought it.
+        let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
+        let (carrier, owner) = (Some(carrier), Some(owner));
         let (leases, given) = (BTreeSet::new(), BTreeSet::new());
         self.buffers.insert(id, Buffer { info, group, owner, member, carrier, ending: None, leases, given });
+        self.keep(id, purpose);
+    }
+
+    /// What another pod's buffers are called stays theirs while they are being restored.
+    pub(super) fn is_not_expected(
+        &self,
+        group: &GroupKey,
+        tag: Tag,
+        name: &BufferName,
+        member: MemberId,
+    ) -> Result<(), Refusal> {
+        if !self.expected.is_over()
+            && let Some((_, other)) = self.expected.newest(Tag::of_group(group), tag)
+            && other.member != self.member_tag(member)
+        {
+            let wanted = format!("{name} free, or held by the publishing pod");
+            let found = "held by a pod whose buffers are being restored";
+            return Err(Refusal::new(Code::NameTaken).compared_with("name", wanted, found));
+        }
+        Ok(())
+    }
+
+    /// Lets a live buffer be found: by its name, or as a part of its set.
+    pub(super) fn name(&mut self, group: &GroupKey, info: &BufferInfo) {
+        if let Some(set) = &info.set {
+            return self.enlist(group, set, info.generation, info.id);
+        }
+        if let Some(g) = self.groups.get_mut(group) {
+            g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, info.id);
+        }
+        self.waits.buffer_appeared(group, &info.facts.name);
     }
 
     /// Takes an ended buffer out of its group's names, or out of its set.

@@ -34,12 +34,6 @@ impl Seats {
     }
 }
 
-impl Buffer {
-    fn owner(&self) -> Option<SessionId> {
-        Some(self.owner)
-    }
-}
-
 impl Registry {
     /// Whether an order names words of a live timeline of the session that publishes with it.
     pub(super) fn check_order(&self, session: SessionId, facts: &BufferFacts) -> Result<(), Refusal> {
@@ -74,7 +68,7 @@ impl Registry {
             let found = buffer.info.facts.kind.as_str();
             return Err(Refusal::new(Code::UnsupportedKind).compared_with("timeline", "timeline", found));
         }
-        if buffer.owner() != Some(session) {
+        if buffer.owner != Some(session) {
             let wanted = "one that this process published over this connection";
             return Err(Refusal::new(Code::NotOwner).compared_with("timeline", wanted, "another's"));
         }
@@ -112,7 +106,12 @@ impl Registry {
         Ok(seat)
     }
 
-    fn seat(&mut self, id: BufferId, lease: LeaseId, seat: Seat) {
+    /// The seat of a lease.
+    pub(super) fn seat_of(&self, id: BufferId, lease: LeaseId) -> Option<Seat> {
+        self.seating.0.get(&id)?.of.get(&lease).copied()
+    }
+
+    pub(super) fn seat(&mut self, id: BufferId, lease: LeaseId, seat: Seat) {
         let seats = self.seating.0.entry(id).or_default();
         seats.taken.insert(seat, lease);
         seats.of.insert(lease, seat);
@@ -130,7 +129,7 @@ impl Registry {
     }
 
     fn tell_owner(&mut self, id: BufferId, event: Event) {
-        let Some(owner) = self.buffers.get(&id).and_then(Buffer::owner) else { return };
+        let Some(owner) = self.buffers.get(&id).and_then(|b| b.owner) else { return };
         if self.sessions.contains_key(&owner) {
             self.reply(owner, NOTICE, BrokerBody::Event(event));
         }

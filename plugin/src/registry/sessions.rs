@@ -1,25 +1,40 @@
 //! Members and sessions come and go.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
 use gpu_handoff_protocol::message::{EndReason, SeatEnd};
 
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
+use crate::journal::Tag;
 
 impl Registry {
     pub(super) fn member_joined(&mut self, member: MemberId, facts: MemberFacts) {
-        self.groups.entry(facts.group.clone()).or_default().members += 1;
-        self.members.insert(member, Member { facts, usage: Usage::default(), sessions: BTreeSet::new() });
+        let tag = Tag::of(&[facts.slot.as_str(), facts.uid.as_str()]);
+        let group = Tag::of_group(&facts.group);
+        let (ended, last) = (self.expected.ended.remove(&group), self.expected.generations.remove(&group));
+        let g = self.groups.entry(facts.group.clone()).or_default();
+        g.members += 1;
+        g.last_generation = g.last_generation.max(last.unwrap_or_default());
+        for (id, reason) in ended.into_iter().flatten() {
+            g.ended.remember(id, reason);
+        }
+        self.members.insert(
+            member,
+            Member { facts, tag, group_tag: group, usage: Usage::default(), sessions: BTreeSet::new() },
+        );
     }
 
     pub(super) fn member_left(&mut self, member: MemberId, now: Instant) {
         let Some(sessions) = self.members.get(&member).map(|m| m.sessions.clone()) else { return };
         for session in sessions {
-            self.effects.push(Effect::EndSession(session));
+            if !self.is_away(session) {
+                self.effects.push(Effect::EndSession(session));
+            }
             self.session_ended(session, EndReason::MemberLeft, now);
         }
+        self.end_expected(self.member_tag(member), EndReason::MemberLeft, now);
         let Some(left) = self.members.remove(&member) else { return };
         if let Some(group) = self.groups.get_mut(&left.facts.group) {
             group.members -= 1;
@@ -35,14 +50,7 @@ impl Registry {
             return;
         };
         member.sessions.insert(session);
-        let fresh = Session {
-            facts,
-            published: BTreeSet::new(),
-            leases: BTreeSet::new(),
-            given: HashSet::new(),
-            open: BTreeMap::new(),
-        };
-        self.sessions.insert(session, fresh);
+        self.sessions.insert(session, Session::new(facts));
     }
 
     /// Rights end with the session: its waits, watches and leases at once, its buffers as soon as nobody leases them.
@@ -68,6 +76,9 @@ impl Registry {
         }
         if let Some(member) = self.members.get_mut(&ended.facts.member) {
             member.sessions.remove(&session);
+        }
+        if self.is_away(session) {
+            self.holder_is_gone(session, ended.facts);
         }
     }
 }

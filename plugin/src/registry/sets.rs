@@ -11,6 +11,7 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{BrokerBody, EndReason, Grant, RequestId};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Refusal, SetInfo, SetRef};
 
+use super::records::set_tag;
 use super::{MemberId, Registry, SessionId};
 
 mod staging;
@@ -85,6 +86,7 @@ impl Registry {
     fn set_name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
         let live = self.groups.get(group).and_then(|g| g.sets.get(name));
         let live = live.and_then(|versions| versions.buffers().next()).and_then(|id| self.buffers.get(&id));
+        self.is_not_expected(group, set_tag(name), name, member)?;
         let holder = live.map(|b| b.member).into_iter().chain(self.staging.publisher(group, name));
         match holder.into_iter().find(|holder| *holder != member) {
             None => Ok(()),
@@ -111,16 +113,23 @@ impl Registry {
         until: Option<Instant>,
     ) {
         let Some(group) = self.group_of(session).cloned() else { return };
-        let there = self.find_set(&group, &wanted).is_some();
-        let Some(until) = until.filter(|_| !there) else {
+        if !self.must_wait(&group, &wanted, until) {
             self.settle_set(session, request, &wanted, Code::NotFound);
             return;
-        };
+        }
         if let Err(refusal) = self.open_request(session, request, 1) {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
         self.set_waits.add((session, request), group, wanted, until);
+    }
+
+    /// Whether the set may still come: it is waited for, or being restored.
+    fn must_wait(&self, group: &GroupKey, wanted: &WantedSet, until: Option<Instant>) -> bool {
+        match self.find_set(group, wanted) {
+            Some((set, _)) => self.expects_newer(group, set_tag(&wanted.name), set.generation),
+            None => until.is_some() || self.expects_newer(group, set_tag(&wanted.name), wanted.newer_than),
+        }
     }
 
     fn find_set(&self, group: &GroupKey, wanted: &WantedSet) -> Option<(SetInfo, Vec<BufferId>)> {
@@ -176,12 +185,23 @@ impl Registry {
     }
 
     /// Answers those that wait for a set which has appeared.
-    fn settle_waits_for_set(&mut self, group: &GroupKey, name: &BufferName) {
+    pub(super) fn settle_waits_for_set(&mut self, group: &GroupKey, name: &BufferName) {
         for key in self.set_waits.for_name(group, name) {
-            let Some(wanted) = self.set_waits.wanted(key) else { continue };
-            if self.find_set(group, wanted).is_some() {
-                self.end_set_wait(key, Code::NotFound);
-            }
+            self.settle_set_wait(key);
+        }
+    }
+
+    /// Answers those that waited for sets which were being restored and never will be.
+    pub(super) fn settle_restoring_set_waits(&mut self) {
+        for key in self.set_waits.all() {
+            self.settle_set_wait(key);
+        }
+    }
+
+    fn settle_set_wait(&mut self, key: (SessionId, RequestId)) {
+        let Some((group, wanted, until)) = self.set_waits.wanted(key) else { return };
+        if !self.must_wait(group, wanted, until) {
+            self.end_set_wait(key, Code::NotFound);
         }
     }
 

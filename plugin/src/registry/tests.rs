@@ -1,5 +1,6 @@
 //! The registry held against its rules: single stories, then random histories.
 
+use std::collections::HashMap;
 use std::hash::RandomState;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,18 +11,22 @@ use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, EndReason, Event, Grant, Publication, PublishedAs, RequestId,
     SeatEnd, Target, Wanted,
 };
+use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime,
-    Metadata, Order, PodRef, Refusal, Seat, SetInfo, SetPart,
+    Metadata, Order, PodRef, Refusal, Seat, SetInfo, SetPart, SlotId,
 };
 
 use super::{
-    Ask, Capacity, Counters, Effect, Input, MemberFacts, MemberId, Registry, SessionFacts, SessionId, Vetted,
-    WantedSet,
+    Ask, BootClock, Capacity, Counters, Effect, Input, Keepable, MemberFacts, MemberId, Past, Purpose,
+    Registry, SessionFacts, SessionId, Vetted, WantedSet,
 };
+use crate::journal::{Alive, Found};
 
 mod histories;
 mod orders;
+mod restart_histories;
+mod restarts;
 mod sets;
 mod stories;
 
@@ -37,17 +42,41 @@ struct World {
     next: u64,
     /// What the lanes were told to close.
     disposed: usize,
+    /// What the journal would tell.
+    alive: Alive,
+    told: Told,
+    /// When the machine was started, as far as the journal goes.
+    boot: Instant,
+    life: u32,
+}
+
+/// What sidecars and processes were given, and what is watched.
+#[derive(Default)]
+struct Told {
+    /// What each member's sidecar keeps.
+    kept: HashMap<MemberId, HashMap<BufferId, Keepable>>,
+    /// Answers to offers, by their number.
+    offered: HashMap<u64, Vec<Result<(), Refusal>>>,
+    /// Processes that have not reattached, by the session that stands for each.
+    awaited: HashMap<SessionId, ProcessKey>,
 }
 
 impl World {
     fn new(policy: Policy) -> Self {
-        let registry = Registry::new(policy, Capacity { descriptors: 100 }, BOOT, RandomState::new());
-        let mut world = Self { registry, now: Instant::now(), next: 0, disposed: 0 };
-        for (member, group) in [(0, "g"), (1, "g"), (2, "other")] {
-            let facts = MemberFacts { pod: pod(member), group: group_key(group), devices: None };
-            world.tell(Input::MemberJoined(MemberId(member), facts));
-        }
+        let now = Instant::now();
+        let registry =
+            Registry::new(policy, Capacity { descriptors: 100 }, BOOT, RandomState::new(), Past::none(now));
+        let told = Told::default();
+        let mut world =
+            Self { registry, now, next: 0, disposed: 0, alive: Alive::default(), told, boot: now, life: 1 };
+        world.join();
         world
+    }
+
+    fn join(&mut self) {
+        for (member, group) in [(0, "g"), (1, "g"), (2, "other")] {
+            self.tell(Input::MemberJoined(MemberId(member), member_facts(member, group)));
+        }
     }
 
     fn allowing_legacy() -> Self {
@@ -61,20 +90,61 @@ impl World {
     /// Tells the registry something and gives back what is to be sent.
     fn tell(&mut self, input: Input) -> Vec<(SessionId, BrokerMessage)> {
         let mut sent = Vec::new();
-        for effect in self.registry.apply(input, self.now) {
+        let effects = self.registry.apply(input, self.now);
+        let mut records = Vec::new();
+        self.registry.take_records(&mut records);
+        records.into_iter().for_each(|r| self.alive.take(r));
+        for effect in effects {
             match effect {
                 Effect::Send(session, message) => sent.push((session, message)),
                 Effect::Dispose(..) => self.disposed += 1,
+                Effect::Keep(_, kept) if kept.purpose == Purpose::Answer => {}
+                Effect::Keep(member, kept) => {
+                    self.told.kept.entry(member).or_default().insert(kept.info.id, *kept);
+                }
+                Effect::Forget(member, id, _) => {
+                    self.disposed += 1;
+                    self.told.kept.entry(member).or_default().remove(&id);
+                }
+                Effect::Offered(_, token, outcomes) => {
+                    self.told.offered.insert(token, outcomes);
+                }
+                Effect::AwaitEnd(_, holder, process) => {
+                    self.told.awaited.insert(holder, process);
+                }
+                Effect::AwaitNoMore(_, holder) => {
+                    assert!(self.told.awaited.remove(&holder).is_some(), "watched before");
+                }
                 Effect::EndSession(_) | Effect::Note(_) => {}
             }
         }
         sent
     }
 
+    /// The daemon is killed, and another one reads the journal.
+    fn restart(&mut self) {
+        self.life += 1;
+        let found = Found { alive: self.alive.clone(), life: self.life };
+        let clock = BootClock { instant: self.now, since_boot: self.now - self.boot };
+        let (policy, capacity) = (self.registry.policy.clone(), self.registry.capacity);
+        self.registry = Registry::new(policy, capacity, BOOT, RandomState::new(), Past { found, clock });
+        self.told.awaited.clear();
+        self.disposed = 0;
+        self.join();
+    }
+
     fn open(&mut self, member: u32, own_pid: u32) -> SessionId {
         self.next += 1;
+        let of_its_own = process(SessionId(self.next));
+        self.open_as(member, own_pid, of_its_own)
+    }
+
+    /// A connection of this very process.
+    fn open_as(&mut self, member: u32, own_pid: u32, process: ProcessKey) -> SessionId {
+        self.next += 1;
         let session = SessionId(self.next);
-        self.tell(Input::SessionOpened(session, SessionFacts { member: MemberId(member), own_pid }));
+        let facts = SessionFacts { member: MemberId(member), own_pid, process };
+        self.tell(Input::SessionOpened(session, facts));
         session
     }
 
@@ -143,6 +213,26 @@ impl World {
         self.now += time;
         self.tell(Input::Tick)
     }
+}
+
+/// The process behind a session: one each.
+fn process(session: SessionId) -> ProcessKey {
+    let pid = u32::try_from(session.0).unwrap();
+    ProcessKey { pid, started: session.0 + 1, pidfs_inode: Some(session.0 + 2) }
+}
+
+fn member_facts(member: u32, group: &str) -> MemberFacts {
+    MemberFacts {
+        pod: pod(member),
+        slot: slot(member),
+        uid: slot(member).into(),
+        group: group_key(group),
+        devices: None,
+    }
+}
+
+fn slot(member: u32) -> SlotId {
+    format!("slot-{member}").parse().unwrap()
 }
 
 fn pod(member: u32) -> PodRef {

@@ -181,6 +181,7 @@ impl Registry {
             }
         };
         self.charge(member, &info, &vetted.publication.carrier);
+        self.receipt_for_publisher(session, &info, &vetted.publication.carrier);
         let receipt = PublishedAs { id: info.id, generation, receipt: None };
         if let Some(staged) = self.staging.of.get_mut(&session) {
             staged.items.push((info, vetted.publication.carrier));
@@ -216,7 +217,7 @@ impl Registry {
         let Some(staged) = self.staging.take(session) else { return };
         for (info, carrier) in staged.items {
             self.uncharge(staged.member, &info);
-            self.give_up(staged.member, Some(carrier));
+            self.give_up(staged.member, carrier);
         }
     }
 

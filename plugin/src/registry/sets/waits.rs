@@ -15,7 +15,8 @@ type Key = (SessionId, RequestId);
 struct Waiting {
     group: GroupKey,
     wanted: WantedSet,
-    until: Instant,
+    /// Until when; `None`: only while it is being restored.
+    until: Option<Instant>,
 }
 
 /// See the module's documentation.
@@ -31,15 +32,17 @@ impl Waits {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn add(&mut self, key: Key, group: GroupKey, wanted: WantedSet, until: Instant) {
+    pub(super) fn add(&mut self, key: Key, group: GroupKey, wanted: WantedSet, until: Option<Instant>) {
         self.by_name.entry((group.clone(), wanted.name.clone())).or_default().insert(key);
-        self.by_time.insert((until, key));
+        self.by_time.extend(until.map(|until| (until, key)));
         self.waiting.insert(key, Waiting { group, wanted, until });
     }
 
     pub(super) fn remove(&mut self, key: Key) -> Option<WantedSet> {
         let Waiting { group, wanted, until } = self.waiting.remove(&key)?;
-        self.by_time.remove(&(until, key));
+        if let Some(until) = until {
+            self.by_time.remove(&(until, key));
+        }
         let index = (group, wanted.name.clone());
         if let Some(keys) = self.by_name.get_mut(&index) {
             keys.remove(&key);
@@ -50,8 +53,14 @@ impl Waits {
         Some(wanted)
     }
 
-    pub(super) fn wanted(&self, key: Key) -> Option<&WantedSet> {
-        self.waiting.get(&key).map(|w| &w.wanted)
+    /// What a wait is for, and until when.
+    pub(super) fn wanted(&self, key: Key) -> Option<(&GroupKey, &WantedSet, Option<Instant>)> {
+        self.waiting.get(&key).map(|w| (&w.group, &w.wanted, w.until))
+    }
+
+    /// All of them: any may wait for a version that was being restored.
+    pub(super) fn all(&self) -> Vec<Key> {
+        self.waiting.keys().copied().collect()
     }
 
     pub(super) fn for_name(&self, group: &GroupKey, name: &BufferName) -> Vec<Key> {

@@ -1,13 +1,14 @@
 //! Random histories: whatever happens in whatever order, the rules hold.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::journal::AliveBuffer;
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Open { member: u32 },
     Publish { who: usize, name: u8 },
     PublishPart { who: usize, name: u8, total: u32, follow: bool, refused: bool },
@@ -25,7 +26,7 @@ enum Step {
     Leave { member: u32 },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let (who, which) = (0_usize..8, 0_usize..8);
     prop_oneof![
         2 => (0_u32..3).prop_map(|member| Step::Open { member }),
@@ -48,17 +49,18 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What an outside observer has seen.
 #[derive(Default)]
-struct Seen {
-    sessions: Vec<SessionId>,
-    member: HashMap<SessionId, u32>,
-    buffers: Vec<BufferId>,
+pub(super) struct Seen {
+    pub(super) sessions: Vec<SessionId>,
+    pub(super) member: HashMap<SessionId, u32>,
+    pub(super) buffers: Vec<BufferId>,
     /// What each session has begun to publish: name, total and how much has come.
     parts: HashMap<SessionId, (u8, u32, u32)>,
     group: HashMap<BufferId, &'static str>,
-    leases: Vec<(SessionId, LeaseId)>,
-    unanswered: HashSet<(SessionId, RequestId)>,
-    watches: HashSet<(SessionId, RequestId)>,
-    published: usize,
+    pub(super) leases: Vec<(SessionId, LeaseId)>,
+    pub(super) unanswered: HashSet<(SessionId, RequestId)>,
+    pub(super) watches: HashSet<(SessionId, RequestId)>,
+    /// Descriptors that the registry of the moment was given.
+    pub(super) brought: usize,
 }
 
 fn group_of(member: u32) -> &'static str {
@@ -66,7 +68,7 @@ fn group_of(member: u32) -> &'static str {
 }
 
 impl Seen {
-    fn observe(&mut self, sent: &[(SessionId, BrokerMessage)]) {
+    pub(super) fn observe(&mut self, sent: &[(SessionId, BrokerMessage)]) {
         for (session, message) in sent {
             assert!(self.sessions.contains(session), "nothing is said to a session that has ended");
             let key = (*session, message.request);
@@ -98,7 +100,7 @@ impl Seen {
         }
     }
 
-    fn forget(&mut self, session: SessionId) {
+    pub(super) fn forget(&mut self, session: SessionId) {
         self.sessions.retain(|s| *s != session);
         self.unanswered.retain(|(s, _)| *s != session);
         self.watches.retain(|(s, _)| *s != session);
@@ -106,11 +108,11 @@ impl Seen {
     }
 }
 
-fn pick<T: Copy>(from: &[T], at: usize) -> Option<T> {
+pub(super) fn pick<T: Copy>(from: &[T], at: usize) -> Option<T> {
     (!from.is_empty()).then(|| from[at % from.len()])
 }
 
-fn play(w: &mut World, seen: &mut Seen, step: &Step) {
+pub(super) fn play(w: &mut World, seen: &mut Seen, step: &Step) {
     let until = |w: &World, wait: bool| wait.then(|| w.now + Duration::from_millis(300));
     match *step {
         Step::Open { member } => {
@@ -228,22 +230,25 @@ fn published(w: &mut World, seen: &mut Seen, session: SessionId) -> Vetted {
     let vetted = w.vetted("name-0", descriptor());
     seen.group.insert(vetted.id, group_of(seen.member[&session]));
     seen.buffers.push(vetted.id);
-    seen.published += 1;
+    seen.brought += 1;
     vetted
 }
 
-fn request(w: &mut World, seen: &mut Seen, session: SessionId, ask: Ask) {
+pub(super) fn request(w: &mut World, seen: &mut Seen, session: SessionId, ask: Ask) {
     seen.unanswered.insert((session, w.next + 1));
     let (_, sent) = w.ask(session, ask);
     seen.observe(&sent);
 }
 
 /// What must hold in every state.
-fn check(w: &World) {
+pub(super) fn check(w: &World) {
     let r = &w.registry;
     let mut held: HashMap<MemberId, (u64, u64)> = HashMap::new();
     for (id, buffer) in &r.buffers {
-        assert_eq!(buffer.carrier.is_none(), buffer.ending.is_some(), "an ending buffer has no carrier");
+        let awaited = r.expected.buffers.get(id).is_some_and(|alive| alive.retiring.is_none());
+        assert_eq!(awaited, buffer.is_awaited(), "what has neither memory nor end is expected");
+        let without = buffer.ending.is_some() || awaited;
+        assert_eq!(buffer.carrier.is_none(), without, "an ending buffer has no carrier");
         assert!(
             buffer.ending.is_none() || !buffer.leases.is_empty(),
             "an ended buffer without leases is gone"
@@ -258,7 +263,7 @@ fn check(w: &World) {
                 .get(&buffer.info.facts.name)
                 .is_some_and(|ids| ids.get(&buffer.info.generation) == Some(id)),
         };
-        assert_eq!(named, buffer.ending.is_none(), "exactly the live ones are found by name");
+        assert_eq!(named, buffer.carrier.is_some(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
         assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));
         assert!(buffer.given.iter().all(|s| r.sessions[s].given.contains(id)));
@@ -286,7 +291,28 @@ fn check(w: &World) {
         assert_eq!(r.leases[&lease], buffer);
         assert!(seat.0 < r.buffers[&buffer].info.facts.order.unwrap().seats);
     }
-    assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>());
+    let unclaimed = r.expected.leases.keys().filter(|lease| r.leases.contains_key(lease)).count();
+    assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>() + unclaimed);
+    check_journal(w);
+}
+
+/// What a journal says, with deadlines that have passed like none.
+fn as_told(w: &World, alive: &Alive) -> (BTreeMap<BufferId, String>, BTreeMap<LeaseId, BufferId>) {
+    let now = w.registry.clock.since_boot(w.now);
+    let buffer = |b: &AliveBuffer| {
+        let retiring = b.retiring.map(|(reason, until)| (reason, until.filter(|at| *at > now)));
+        format!("{} {:?} {:?} {retiring:?}", b.generation, b.group, b.name)
+    };
+    let buffers = alive.buffers.iter().map(|(id, b)| (*id, buffer(b))).collect();
+    (buffers, alive.leases.iter().map(|(lease, l)| (*lease, l.buffer)).collect())
+}
+
+/// The journal tells what is alive, whether it is read as it was written or written anew.
+fn check_journal(w: &World) {
+    let r = &w.registry;
+    let mut anew = Alive::default();
+    r.alive().for_each(|record| anew.take(record));
+    assert_eq!(as_told(w, &anew), as_told(w, &w.alive));
 }
 
 proptest! {
@@ -310,7 +336,7 @@ proptest! {
         }
         check(&w);
         prop_assert_eq!(w.registry.counts(), (0, 0, 0));
-        prop_assert_eq!(w.disposed, seen.published);
+        prop_assert_eq!(w.disposed, seen.brought);
         prop_assert!(w.registry.groups.is_empty() && w.registry.deadlines.is_empty());
         prop_assert_eq!(w.registry.seated().count(), 0);
         prop_assert_eq!(w.registry.next_deadline(), None);

@@ -242,7 +242,7 @@ fn a_member_publishes_and_acquires_only_on_devices_that_it_holds() {
     let mut w = World::new(Policy::default());
     let held = |n| Some(vec![DeviceUuid::from_bytes([n; 16])]);
     for (member, device) in [(10, 1), (11, 2)] {
-        let facts = MemberFacts { pod: pod(member), group: group_key("g"), devices: held(device) };
+        let facts = MemberFacts { devices: held(device), ..member_facts(member, "g") };
         w.tell(Input::MemberJoined(MemberId(member), facts));
     }
     let (on_one, on_two) = (w.open(10, 1), w.open(11, 1));

@@ -1,0 +1,217 @@
+//! What the member's sidecar is to keep for the next daemon, and what it need not keep any longer: off the fast path, in
+//! the task of the sidecar's own connection, however slowly that reads.
+//!
+//! The keeper is the sidecar that said last that it has offered all it keeps. It is told of everything that the member
+//! has, but for what it offered itself. What waits to be told is bounded by what the member has: a buffer that ends
+//! before its keeper heard of it is never spoken of.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use gpu_handoff_protocol::message::{Carrier, Keepsake, SlotBody};
+use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt, ProcessKey, Receipt, ReceiptBody, Subject};
+use gpu_handoff_protocol::{BufferId, limits as wire, message::Grant};
+use tokio::sync::Notify;
+
+use super::LaneSpec;
+use crate::limits;
+use crate::receipts::Sealer;
+use crate::registry::{Keepable, Purpose};
+
+/// One connection of a sidecar, for as long as the lane runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeeperId(u64);
+
+/// What is to be kept by whom.
+#[derive(Debug, Default)]
+pub(super) struct Keepsakes {
+    last_keeper: Cell<u64>,
+    keeper: Cell<Option<KeeperId>>,
+    waiting: RefCell<Waiting>,
+    /// Receipts of buffers whose publisher is being answered.
+    fresh: RefCell<HashMap<BufferId, Receipt>>,
+    stirred: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// What the keeper offered itself, until it is named among all that the member has.
+    offered: HashSet<BufferId>,
+    order: VecDeque<BufferId>,
+    keep: HashMap<BufferId, Kept>,
+    forget: Vec<BufferId>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    what: Keepable,
+    receipt: Option<Receipt>,
+}
+
+impl Keepsakes {
+    /// A number for a connection.
+    pub(super) fn introduce(&self) -> KeeperId {
+        self.last_keeper.set(self.last_keeper.get() + 1);
+        KeeperId(self.last_keeper.get())
+    }
+
+    /// From now on this connection is told what to keep, but for what it `offered`.
+    pub(super) fn appoint(&self, keeper: KeeperId, offered: HashSet<BufferId>) {
+        self.keeper.set(Some(keeper));
+        *self.waiting.borrow_mut() = Waiting { offered, ..Waiting::default() };
+        // The one before is told nothing any more.
+        self.stirred.notify_waiters();
+    }
+
+    /// All that the member has was named by now. What the keeper offered and was not has ended meanwhile.
+    pub(super) fn all_named(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        let ended = std::mem::take(&mut waiting.offered);
+        waiting.forget.extend(ended);
+        drop(waiting);
+        self.stirred.notify_waiters();
+    }
+
+    /// The connection has ended.
+    pub(super) fn dismiss(&self, keeper: KeeperId) {
+        if self.keeper.get() == Some(keeper) {
+            self.keeper.set(None);
+            *self.waiting.borrow_mut() = Waiting::default();
+        }
+    }
+
+    /// Lets the keeper keep these. The receipts of what was just published are there for [`Keepsakes::fresh`].
+    pub(super) fn keep(&self, spec: &LaneSpec, sealer: &Sealer, all: Vec<Keepable>) {
+        for what in all {
+            let id = what.info.id;
+            let asked_for = what.purpose != Purpose::Keep;
+            let receipt = asked_for.then(|| buffer_receipt(spec, sealer, &what)).flatten();
+            if let Some(receipt) = &receipt {
+                self.fresh.borrow_mut().insert(id, receipt.clone());
+            }
+            if what.purpose != Purpose::Answer && self.keeper.get().is_some() {
+                self.waiting.borrow_mut().keep(id, Kept { what, receipt });
+            }
+        }
+        self.stirred.notify_waiters();
+    }
+
+    /// The receipt of a buffer that was just published, for its publisher.
+    pub(super) fn fresh(&self, id: BufferId) -> Option<Receipt> {
+        self.fresh.borrow_mut().remove(&id)
+    }
+
+    /// Answers were lost: nobody will ask for their receipts.
+    pub(super) fn forget_fresh(&self) {
+        self.fresh.borrow_mut().clear();
+    }
+
+    /// Lets the keeper keep this no longer.
+    pub(super) fn forget(&self, id: BufferId) {
+        if self.keeper.get().is_none() {
+            return;
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.keep.remove(&id).is_none() {
+            waiting.forget.push(id);
+        }
+        if waiting.forget.len() > limits::FORGETS {
+            // It does not read: it is to come again, and offer what it has.
+            *waiting = Waiting::default();
+            self.keeper.set(None);
+        }
+        self.stirred.notify_waiters();
+    }
+
+    /// What the connection is to be told next; `None`: it was the keeper, and is not any more.
+    pub(super) async fn next(&self, keeper: KeeperId, spec: &LaneSpec, sealer: &Sealer) -> Option<SlotBody> {
+        let mut was_keeper = false;
+        loop {
+            let stirred = self.stirred.notified();
+            match self.keeper.get() == Some(keeper) {
+                true => was_keeper = true,
+                false if was_keeper => return None,
+                false => {}
+            }
+            if was_keeper && let Some(body) = self.waiting.borrow_mut().next(spec, sealer) {
+                return Some(body);
+            }
+            stirred.await;
+        }
+    }
+}
+
+impl Waiting {
+    fn keep(&mut self, id: BufferId, kept: Kept) {
+        if !self.offered.remove(&id) && self.keep.insert(id, kept).is_none() {
+            self.order.push_back(id);
+        }
+    }
+
+    fn next(&mut self, spec: &LaneSpec, sealer: &Sealer) -> Option<SlotBody> {
+        if !self.forget.is_empty() {
+            // First what frees memory.
+            let some = self.forget.len().min(wire::MESSAGE_ITEMS);
+            return Some(SlotBody::Forget(self.forget.drain(..some).collect()));
+        }
+        let mut items = Vec::new();
+        while items.len() < wire::MESSAGE_ITEMS
+            && let Some(id) = self.order.pop_front()
+        {
+            let kept = self.keep.remove(&id);
+            items.extend(kept.and_then(|kept| keepsake(spec, sealer, kept)));
+        }
+        if self.order.is_empty() {
+            (self.order, self.keep) = (VecDeque::new(), HashMap::new());
+        }
+        (!items.is_empty()).then_some(SlotBody::Keep(items))
+    }
+}
+
+fn keepsake(spec: &LaneSpec, sealer: &Sealer, kept: Kept) -> Option<Keepsake> {
+    let Kept { what, receipt } = kept;
+    let receipt = receipt.or_else(|| buffer_receipt(spec, sealer, &what))?;
+    let descriptor: Option<Arc<OwnedFd>> = match what.carrier {
+        Carrier::Descriptor(fd) => Some(fd),
+        Carrier::Legacy(_) => None,
+    };
+    Some(Keepsake { id: what.info.id, receipt, descriptor })
+}
+
+fn buffer_receipt(spec: &LaneSpec, sealer: &Sealer, what: &Keepable) -> Option<Receipt> {
+    let legacy_handle = match what.carrier {
+        Carrier::Legacy(handle) => Some(handle),
+        Carrier::Descriptor(_) => None,
+    };
+    let buffer = BufferReceipt {
+        info: Arc::clone(&what.info),
+        group: spec.group.clone(),
+        legacy_handle,
+        own_pid: what.own_pid,
+        container: String::new(),
+    };
+    seal(spec, sealer, what.process, Subject::Buffer(buffer))
+}
+
+/// The receipt of a lease that is being given to a process of this member.
+pub(super) fn lease_receipt(
+    spec: &LaneSpec,
+    sealer: &Sealer,
+    holder: ProcessKey,
+    grant: &Grant,
+) -> Option<Receipt> {
+    let lease = LeaseReceipt {
+        lease: grant.lease,
+        buffer: Arc::clone(&grant.buffer),
+        group: spec.group.clone(),
+        seat: grant.seat,
+    };
+    seal(spec, sealer, holder, Subject::Lease(lease))
+}
+
+fn seal(spec: &LaneSpec, sealer: &Sealer, process: ProcessKey, subject: Subject) -> Option<Receipt> {
+    let (slot, pod_uid) = (spec.slot.clone(), spec.uid.clone());
+    sealer.seal(&ReceiptBody { boot: sealer.boot(), process, slot, pod_uid, subject })
+}

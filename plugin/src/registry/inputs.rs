@@ -1,0 +1,110 @@
+//! What the registry is told.
+
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{EndReason, Publication, RequestId, Wanted};
+use gpu_handoff_protocol::receipt::ProcessKey;
+use gpu_handoff_protocol::{
+    BufferId, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, SetPart, SlotId,
+};
+
+use super::{MemberId, SessionId, Shown, WantedSet};
+
+/// What the registry is told.
+#[derive(Debug)]
+pub enum Input {
+    /// A pod takes part from now on.
+    MemberJoined(MemberId, MemberFacts),
+    /// A pod is gone, and all of its processes with it.
+    MemberLeft(MemberId),
+    /// A process of a member connected and said hello.
+    SessionOpened(SessionId, SessionFacts),
+    /// The connection ended, or its process did.
+    SessionEnded(SessionId, EndReason),
+    /// A process asks for something.
+    Ask(SessionId, RequestId, Ask),
+    /// A member's sidecar offers what it keeps: receipts of this node, with the memory that came along. The answer bears
+    /// the same number.
+    Offered(MemberId, u64, Vec<Result<Shown, Refusal>>),
+    /// A member's sidecar has offered all that it keeps.
+    OfferDone(MemberId),
+    /// Time has passed: see [`Registry::next_deadline`].
+    Tick,
+    /// The self-test of legacy handles has ended: whether this driver's process-number word may be rewritten.
+    PidWordProven(bool),
+}
+
+/// What is known of a member.
+#[derive(Debug, Clone)]
+pub struct MemberFacts {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its slot.
+    pub slot: SlotId,
+    /// Which of all pods of that name it is.
+    pub uid: PodUid,
+    /// Its group.
+    pub group: GroupKey,
+    /// The GPUs it holds; `None`: it may use all of the node's.
+    pub devices: Option<Vec<DeviceUuid>>,
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionFacts {
+    /// The member it belongs to.
+    pub member: MemberId,
+    /// The process's number in its own PID namespace, which legacy handles carry.
+    pub own_pid: u32,
+    /// Which process it is.
+    pub process: ProcessKey,
+}
+
+/// What a process asks for.
+#[derive(Debug)]
+pub enum Ask {
+    /// Publish buffers; those that the edges refused already come as refusals, to be answered in order.
+    Publish(Vec<Result<Vetted, Refusal>>),
+    /// Publish a part of a set; its items are as those of a publish.
+    PublishSet(SetPart, Vec<Result<Vetted, Refusal>>),
+    /// Acquire leases of all buffers of a set.
+    AcquireSet {
+        /// Which one.
+        wanted: WantedSet,
+        /// Until when to wait for it; `None`: do not wait.
+        until: Option<Instant>,
+    },
+    /// Acquire leases.
+    Acquire {
+        /// What is wanted.
+        items: Vec<Wanted>,
+        /// Until when to wait for what is not there; `None`: do not wait.
+        until: Option<Instant>,
+    },
+    /// Give leases back.
+    Release(Vec<LeaseId>),
+    /// Retire a buffer.
+    Retire {
+        /// Which one.
+        id: BufferId,
+        /// Until when its holders may keep their leases; `None`: they should be gone already.
+        until: Option<Instant>,
+    },
+    /// Watch the group.
+    Watch,
+    /// End a waiting acquire or a watch.
+    Cancel(RequestId),
+    /// Claim what another daemon gave: receipts of this node, those that the edges refused as refusals.
+    Reattach(Vec<Result<Shown, Refusal>>),
+}
+
+/// A publication that the edges have checked as far as it can be.
+#[derive(Debug)]
+pub struct Vetted {
+    /// Drawn for it.
+    pub id: BufferId,
+    /// What was stated, and the memory.
+    pub publication: Publication,
+    /// Whether a GPU worker has checked device and size.
+    pub verified: bool,
+}
