@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use gpu_handoff_client::{Client, ClientError, Code};
 
@@ -53,7 +54,8 @@ fn is_unreachable(code: Option<Code>) -> bool {
 
 /// Connects as the application of this pod would.
 pub(crate) fn connect(socket: Option<PathBuf>) -> Result<Client, Failure> {
-    let builder = Client::builder().program("gpu-handoff");
+    // A command tells of one daemon: that this one is gone, its user wants to know.
+    let builder = Client::builder().program("gpu-handoff").reconnect(Duration::ZERO);
     let builder = match socket {
         Some(path) => builder.socket(path),
         None => builder,

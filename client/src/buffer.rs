@@ -19,9 +19,22 @@ pub trait Exportable: sealed::Sealed + Sync {
 }
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::VmmAllocation {}
-    impl Sealed for super::VmmMapping {}
+    pub trait Sealed {
+        /// Where the memory is mapped, if it is.
+        fn address(&self) -> Option<u64>;
+    }
+
+    impl Sealed for super::VmmAllocation {
+        fn address(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    impl Sealed for super::VmmMapping {
+        fn address(&self) -> Option<u64> {
+            Some(self.ptr())
+        }
+    }
 }
 
 impl Exportable for VmmAllocation {

@@ -5,11 +5,11 @@
 //! handed to the caller, who drops it after unlocking: unmapping takes the driver a while.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use gpu_handoff_protocol::BufferId;
 use gpu_handoff_protocol::message::{EndReason, Event};
+use gpu_handoff_protocol::{BufferId, LeaseId};
 
 use crate::limits;
 
@@ -22,9 +22,23 @@ pub(crate) struct Phase {
     pub(crate) ended: OnceLock<EndReason>,
     /// The connection ended, and this process's leases with it.
     pub(crate) lost: OnceLock<()>,
+    /// Those leases alone that another broker did not restore; mostly there are none, and so no lock.
+    lost_leases: OnceLock<Mutex<Vec<LeaseId>>>,
 }
 
 impl Phase {
+    /// Is this lease lost?
+    pub(crate) fn has_lost(&self, lease: LeaseId) -> bool {
+        let alone = || self.lost_leases.get()?.lock().ok().map(|lost| lost.contains(&lease));
+        self.lost.get().is_some() || alone().unwrap_or(false)
+    }
+
+    fn lose(&self, lease: LeaseId) {
+        if let Ok(mut lost) = self.lost_leases.get_or_init(Mutex::default).lock() {
+            lost.push(lease);
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.retiring.get().is_some() || self.ended.get().is_some() || self.lost.get().is_some()
     }
@@ -44,11 +58,13 @@ struct Entry<P, M> {
     mappings: Vec<Cached<P, M>>,
     /// When its last lease ended, as a count of such ends.
     last_use: u64,
+    /// The broker knows nothing of the mappings, and will not tell when the buffer ends.
+    untold: bool,
 }
 
 impl<P, M> Default for Entry<P, M> {
     fn default() -> Self {
-        Self { phase: Arc::default(), leases: 0, mappings: Vec::new(), last_use: 0 }
+        Self { phase: Arc::default(), leases: 0, mappings: Vec::new(), last_use: 0, untold: false }
     }
 }
 
@@ -61,7 +77,7 @@ impl<P, M> Entry<P, M> {
 
     /// Without leases, is there a reason to keep it?
     fn is_done(&self) -> bool {
-        self.mappings.is_empty() || self.phase.is_over()
+        self.mappings.is_empty() || self.untold || self.phase.is_over()
     }
 }
 
@@ -99,6 +115,7 @@ impl<P: PartialEq, M> Cache<P, M> {
             self.idle = less(self.idle, entry.size());
         }
         entry.leases += 1;
+        entry.untold = false;
     }
 
     /// The buffer's phase and, if there is one, its mapping at this place.
@@ -170,6 +187,21 @@ impl<P: PartialEq, M> Cache<P, M> {
         self.open = false;
         for entry in self.entries.values() {
             entry.phase.lost.get_or_init(|| ());
+        }
+    }
+
+    /// Another broker did not restore this lease.
+    pub(crate) fn lease_lost(&mut self, id: BufferId, lease: LeaseId) {
+        if let Some(entry) = self.entries.get(&id) {
+            entry.phase.lose(lease);
+        }
+    }
+
+    /// Another broker is there, which knows of leased buffers only: what is idle is for [`sweep`](Self::sweep), as it
+    /// would otherwise keep the memory of buffers alive whose end nobody tells.
+    pub(crate) fn rejoined(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| entry.leases == 0) {
+            entry.untold = true;
         }
     }
 

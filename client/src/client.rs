@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Welcome};
+use gpu_handoff_protocol::message::{BrokerBody, Welcome};
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::{
     APP_SOCKET_ENV, Code, DEFAULT_APP_SOCKET, PROTOCOL_VERSION, Refusal, limits as wire,
 };
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Way};
 use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::export::Exporter;
@@ -23,6 +23,12 @@ use crate::memory::Memory;
 ///
 /// One client serves a whole process: clones share it, and its methods may be called from any thread. Connecting does
 /// not load the CUDA driver; the first publish or acquire does.
+///
+/// When the node's daemon goes and another one comes, as in an update, the client connects to that by itself and has it
+/// restore what this process leases and has published; calls wait meanwhile, each until its own deadline. What is not
+/// restored is [lost](crate::LeaseState::Lost) alone. A call that was under way is made again; where its answer was on
+/// the way, what it made ends by itself within seconds. After [`limits::RECONNECT`] without a daemon, or what
+/// [`reconnect`](ClientBuilder::reconnect) says, the connection has ended.
 ///
 /// The connection lives as long as any clone, [`Lease`](crate::Lease), [`Published`](crate::Published) or
 /// [`Watch`](crate::Watch) of it, or until [`close`](Self::close). When it ends, everything that was published and
@@ -87,10 +93,10 @@ impl Client {
 
     /// Settings for a connection.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { socket: None, program: None, timeout: limits::CONNECT }
+        ClientBuilder { socket: None, program: None, timeout: limits::CONNECT, reconnect: limits::RECONNECT }
     }
 
-    /// Who the node takes this process for, and what the node can do.
+    /// Who the node takes this process for, and what the node could do, when this client connected.
     #[must_use]
     pub fn welcome(&self) -> &Welcome {
         &self.shared.welcome
@@ -116,6 +122,7 @@ pub struct ClientBuilder {
     socket: Option<PathBuf>,
     program: Option<String>,
     timeout: Duration,
+    reconnect: Duration,
 }
 
 impl ClientBuilder {
@@ -137,6 +144,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How long another broker is looked for when the node daemon's goes, as it does when it is updated; 30 s if not
+    /// set, zero: not at all.
+    pub fn reconnect(mut self, patience: Duration) -> Self {
+        self.reconnect = patience;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -151,7 +165,8 @@ impl ClientBuilder {
         let socket = SeqPacket::connect(&path)
             .map_err(|source| ClientError::Connect { path: path.clone(), source })?;
         let program = cut(self.program.unwrap_or_else(executable));
-        greet(socket, program, self.timeout, importer)
+        let way = Way { path: path.clone(), program, patience: self.reconnect };
+        greet(socket, way, self.timeout, importer)
             .map(|shared| Client { shared: Arc::new(shared) })
             .map_err(|fault| fault.while_doing("connect to", path.display()))
     }
@@ -160,29 +175,33 @@ impl ClientBuilder {
 /// Says hello, and starts to listen once welcome.
 fn greet(
     socket: SeqPacket,
-    program: String,
+    way: Way,
     timeout: Duration,
     importer: Box<dyn Importer>,
 ) -> Result<Shared, Fault> {
     let memory = Arc::new(Memory::new(importer));
-    let connection = Connection::new(socket, Arc::clone(&memory) as _).map_err(Fault::Io)?;
+    let hello = way.hello();
+    let connection = Connection::new(socket, way, Arc::clone(&memory) as _).map_err(Fault::Io)?;
     let connection = Arc::new(connection);
     let deadline = after(timeout);
-    let welcome = match connection.call(ClientBody::Hello { version: PROTOCOL_VERSION, program }, deadline) {
+    let welcome = match connection.call(hello, deadline) {
         Ok(BrokerBody::Welcome(welcome)) => check_version(welcome),
         // Refused with the hello's number or with 0, the node will not serve this process.
         Err(Fault::Lost(Some(refusal))) => Err(Fault::Refused(refusal)),
         Ok(_) => Err(Fault::unexpected("a welcome")),
         Err(other) => Err(other),
     };
-    let listener = welcome.and_then(|welcome| Ok((welcome, connection.listen().map_err(Fault::Io)?)));
+    let listener = welcome.and_then(|welcome| {
+        connection.welcome(welcome.instance)?;
+        Ok((welcome, connection.listen().map_err(Fault::Io)?))
+    });
     let (welcome, listener) = listener.inspect_err(|_| connection.end())?;
     let listener = Mutex::new(Some(listener));
     Ok(Shared { connection, memory, exporter: Arc::default(), welcome, listener })
 }
 
 /// A node serves older clients, so only another major version is not understood.
-fn check_version(welcome: Welcome) -> Result<Welcome, Fault> {
+pub(crate) fn check_version(welcome: Welcome) -> Result<Welcome, Fault> {
     if welcome.version.0 == PROTOCOL_VERSION.0 {
         return Ok(welcome);
     }

@@ -4,9 +4,16 @@
 //! threads one holds the read token (the receive buffer) and hands the others what is theirs; when it leaves, the
 //! token goes to the next. When nobody has called for a moment the [`listener`] thread watches for notices instead.
 //! It only reads while nobody waits, so an answer never wakes the wrong thread.
+//!
+//! When the broker is gone, the listener [looks for another one](rejoin) and has what this process has restored there.
+//! Until then nobody reads, whoever waits goes on waiting, and what had no answer is asked again.
 
+mod claims;
+mod events;
 mod listener;
 mod reading;
+mod rejoin;
+mod slot;
 mod state;
 mod unsent;
 
@@ -15,16 +22,19 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::codec;
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, ClientMessage, Event, RequestId};
+use gpu_handoff_protocol::codec::Outgoing;
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, RequestId};
 use gpu_handoff_protocol::socket::SeqPacket;
-use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, Instance, LeaseId};
 use rustix::event::EventfdFlags;
 
+use crate::again::Kept;
 use crate::deadline::after;
 use crate::error::Fault;
 use crate::limits;
-use state::{End, Slot, State};
+pub(crate) use rejoin::Way;
+use slot::Slot;
+use state::{End, State};
 use unsent::Unsent;
 
 /// Who is told what concerns buffers. Called with the connection locked: it must be quick, call no driver and not
@@ -36,6 +46,11 @@ pub(crate) trait Sink: Send + Sync {
     fn ungranted(&self, id: BufferId);
     /// Something happened to a leased buffer. True: [`sweep`](Self::sweep) has something to do.
     fn notice(&self, event: &Event) -> bool;
+    /// This lease is lost: another broker does not restore it. The others of its buffer may be there still.
+    fn lease_lost(&self, buffer: BufferId, lease: LeaseId);
+    /// Another broker is there. It knows nothing of buffers that this process does not lease at present, and will tell
+    /// nothing of them.
+    fn rejoined(&self);
     /// The connection has ended.
     fn lost(&self);
     /// Unmaps what ended. Called without the lock, on the listener thread.
@@ -43,7 +58,7 @@ pub(crate) trait Sink: Send + Sync {
 }
 
 pub(crate) struct Connection {
-    socket: SeqPacket,
+    way: Way,
     /// The process that connected. Rights belong to it alone.
     process: u32,
     state: Mutex<State>,
@@ -61,10 +76,17 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: SeqPacket, sink: Arc<dyn Sink>) -> io::Result<Self> {
+    /// A connection that was made this way. It is not made again before it is [welcome](Self::welcome).
+    pub(crate) fn new(socket: SeqPacket, way: Way, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let state = Mutex::new(State::new());
-        Ok(Self { socket, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
+        let state = Mutex::new(State::new(socket));
+        Ok(Self { way, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
+    }
+
+    /// This broker has said welcome.
+    pub(crate) fn welcome(&self, instance: Instance) -> Result<(), Fault> {
+        self.lock()?.instance = Some(instance);
+        Ok(())
     }
 
     /// Refuses to work in a forked child.
@@ -83,20 +105,32 @@ impl Connection {
 
     /// Asks, and leaves the waiting for later.
     pub(crate) fn start(&self, body: ClientBody) -> Result<Pending<'_>, Fault> {
-        self.begin(body, Slot::answer())
+        self.begin(Slot::new(body, Vec::new()))
+    }
+
+    /// Asks to publish, with what is kept of each publication, and waits for the answer.
+    pub(crate) fn publish(
+        &self,
+        body: ClientBody,
+        kept: Vec<Kept>,
+        deadline: Instant,
+    ) -> Result<BrokerBody, Fault> {
+        self.begin(Slot::new(body, kept))?.answer(deadline)
     }
 
     /// Asks for events.
     pub(crate) fn watch(&self) -> Result<RequestId, Fault> {
-        let pending = self.begin(ClientBody::Watch, Slot::events())?;
+        let pending = self.start(ClientBody::Watch)?;
         Ok(pending.keep())
     }
 
-    fn begin(&self, body: ClientBody, slot: Slot) -> Result<Pending<'_>, Fault> {
+    fn begin(&self, mut slot: Slot) -> Result<Pending<'_>, Fault> {
         self.check_process()?;
-        let request = self.lock()?.open(slot)?;
         let started = Instant::now();
-        let fault = match self.send(request, body) {
+        let request = self.lock()?.number();
+        let packet = slot.packet(request);
+        let socket = self.lock()?.open(request, slot)?;
+        let fault = match socket.map_or(Ok(()), |socket| send(&socket, &packet)) {
             Ok(()) => None,
             // The peer is gone, but what it said before may still be there to read: the wait finds out.
             Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => None,
@@ -110,14 +144,6 @@ impl Connection {
                 Err(fault)
             }
         }
-    }
-
-    fn send(&self, request: RequestId, body: ClientBody) -> io::Result<()> {
-        let packet = codec::encode_client(&ClientMessage { request, body });
-        if self.socket.try_send(&packet)? {
-            return Ok(());
-        }
-        self.socket.send(&packet, Some(after(limits::SEND)))
     }
 
     /// Takes the next event of a watch; `None` at the deadline.
@@ -153,25 +179,31 @@ impl Connection {
         }
     }
 
-    /// Sends what waits for room. It gets another chance with every packet that comes in: while the connection is full
-    /// there are answers to come.
-    fn flush(&self, state: &mut State) {
-        while let Some(body) = state.unsent.first() {
-            let leases = if let ClientBody::Release(leases) = &body { leases.len() } else { 0 };
-            let request = state.number();
-            match self.socket.try_send(&codec::encode_client(&ClientMessage { request, body })) {
-                Ok(true) => state.unsent.sent(leases),
-                Ok(false) => return,
-                // The connection ends, and all of it with it: whoever reads next will see it.
-                Err(_) => return state.unsent.clear(),
+    /// Sends what waits for room. What still finds none has another chance with every packet that comes in, and the
+    /// listener waits for room. False: nothing was sent.
+    fn flush(&self, state: &mut State) -> bool {
+        let (mut some, Some(socket)) = (false, state.socket()) else { return false };
+        while let Some((request, packet)) = state.next_packet() {
+            match socket.try_send(&packet) {
+                Ok(true) => state.sent(request),
+                Ok(false) => {
+                    if !state.room_watched {
+                        self.wake_listener(state);
+                    }
+                    return some;
+                }
+                // The broker is gone: whoever reads next will see it, and the next one is told.
+                Err(_) => return some,
             }
+            some = true;
         }
+        some
     }
 
     /// Forgets a request. What comes for it, or has come, is given back: leases are released, buffers retired.
     fn abandon(&self, request: RequestId, was_sent: bool) {
         let Ok(mut state) = self.state.lock() else { return };
-        if state.close(request, &*self.sink) && was_sent {
+        if state.close(request, was_sent, &*self.sink) && was_sent {
             state.unsent.cancel(request);
         }
         if state.sweep {
@@ -192,7 +224,6 @@ impl Connection {
         if !self.is_own_process() {
             return;
         }
-        self.socket.end();
         if let Ok(mut state) = self.state.lock() {
             self.finish(&mut state, End::Lost(None));
         }
@@ -209,6 +240,12 @@ impl Connection {
         self.state.lock().unwrap().listener == state::Listener::Polls
     }
 
+    /// Is another broker looked for?
+    #[cfg(test)]
+    pub(crate) fn is_away(&self) -> bool {
+        self.state.lock().unwrap().socket().is_none()
+    }
+
     /// Does a caller hold the read token?
     #[cfg(test)]
     pub(crate) fn somebody_reads(&self) -> bool {
@@ -218,6 +255,13 @@ impl Connection {
     fn lock(&self) -> Result<MutexGuard<'_, State>, Fault> {
         Ok(self.state.lock()?)
     }
+}
+
+fn send(socket: &SeqPacket, packet: &Outgoing) -> io::Result<()> {
+    if socket.try_send(packet)? {
+        return Ok(());
+    }
+    socket.send(packet, Some(after(limits::SEND)))
 }
 
 /// A request whose answer is still to come. Dropping it forgets the request.

@@ -66,7 +66,7 @@ pub enum ClientError {
         /// What the system answered.
         source: io::Error,
     },
-    /// The connection has ended, so all that was published and leased over it has ended too. Leases that are held
+    /// The connection has ended, and there was no other to be had, so all that was published and leased over it has ended too. Leases that are held
     /// stay mapped until they are dropped.
     #[error("{doing}: the connection to the node is lost")]
     ConnectionLost {

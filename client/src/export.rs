@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use gpu_handoff_cuda::vmm::ExportError;
@@ -12,6 +11,7 @@ use gpu_handoff_cuda::{
 use gpu_handoff_protocol::message::{Carrier, Publication};
 use gpu_handoff_protocol::{BufferFacts, Code, Kind, Refusal};
 
+use crate::again::{Again, Kept};
 use crate::buffer::{Buffer, Exportable, Source};
 use crate::error::Fault;
 
@@ -22,10 +22,25 @@ pub(crate) struct Exporter {
     sentinels: Mutex<HashMap<DeviceUuid, Sentinel>>,
 }
 
+/// A publication, and what its memory is exported again with.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) publication: Publication,
+    pub(crate) kept: Kept,
+}
+
+impl Ready {
+    /// What is sent, and what is kept of it.
+    pub(crate) fn split(ready: Vec<Self>) -> (Vec<Publication>, Vec<Kept>) {
+        ready.into_iter().map(|it| (it.publication, it.kept)).unzip()
+    }
+}
+
 /// Memory on its way out.
 struct Exported {
     kind: Kind,
     carrier: Carrier,
+    again: Again,
     device: DeviceUuid,
     allocation: u64,
     /// Offset and size in bytes, where the memory itself says them.
@@ -34,7 +49,7 @@ struct Exported {
 
 impl Exporter {
     /// States a buffer's facts and exports its memory.
-    pub(crate) fn export(&self, buffer: &Buffer<'_>) -> Result<Publication, Fault> {
+    pub(crate) fn export(&self, buffer: &Buffer<'_>) -> Result<Ready, Fault> {
         buffer.check()?;
         let memory = match &buffer.source {
             Source::Nothing => return Err(no_memory()),
@@ -43,6 +58,7 @@ impl Exporter {
                 kind: Kind::Vmm,
                 // A duplicate: a message owns what it attaches.
                 carrier: Carrier::Descriptor(Arc::new(exported.fd.try_clone().map_err(Fault::Io)?)),
+                again: Again::Given(Arc::clone(exported)),
                 device: exported.device,
                 allocation: exported.bytes,
                 range: None,
@@ -63,25 +79,34 @@ impl Exporter {
             metadata: buffer.metadata.clone(),
             order: None,
         };
-        Ok(Publication { facts, carrier: memory.carrier })
+        let publication = Publication { facts, carrier: memory.carrier };
+        Ok(Ready { publication, kept: Kept::new(memory.again) })
     }
 
     fn export_vmm(&self, memory: &dyn Exportable) -> Result<Exported, Fault> {
         let ExportedFd { fd, bytes, device } = memory.export().map_err(export_fault)?;
         self.hold_sentinel(device)?;
-        Ok(of_descriptor(fd, bytes, device))
+        let fd = Arc::new(fd);
+        let again = match memory.address() {
+            Some(ptr) => Again::Memory(VmmAllocation::of_pointer(Driver::load()?, ptr)?),
+            None => Again::Made(Arc::clone(&fd)),
+        };
+        let carrier = Carrier::Descriptor(fd);
+        Ok(Exported { kind: Kind::Vmm, carrier, again, device, allocation: bytes, range: None })
     }
 
     fn export_pointer(&self, ptr: u64, bytes: u64) -> Result<Exported, Fault> {
         let driver = Driver::load()?;
         match classify(driver, ptr)? {
             Memory::Vmm { offset, .. } => {
-                let exported = self.export_vmm(&VmmAllocation::of_pointer(driver, ptr)?)?;
-                Ok(Exported { range: Some((offset, bytes)), ..exported })
+                let memory = VmmAllocation::of_pointer(driver, ptr)?;
+                let exported = self.export_vmm(&memory)?;
+                Ok(Exported { range: Some((offset, bytes)), again: Again::Memory(memory), ..exported })
             }
             Memory::Legacy { device, bytes: allocation, offset, .. } => Ok(Exported {
                 kind: Kind::Legacy,
                 carrier: Carrier::Legacy(*LegacyHandle::export(driver, ptr)?.as_bytes()),
+                again: Again::Nothing,
                 device: device.uuid(),
                 allocation,
                 range: Some((offset, bytes)),
@@ -103,12 +128,7 @@ impl Exporter {
     }
 }
 
-fn of_descriptor(fd: OwnedFd, bytes: u64, device: DeviceUuid) -> Exported {
-    let carrier = Carrier::Descriptor(Arc::new(fd));
-    Exported { kind: Kind::Vmm, carrier, device, allocation: bytes, range: None }
-}
-
-fn export_fault(error: ExportError) -> Fault {
+pub(crate) fn export_fault(error: ExportError) -> Fault {
     match error {
         ExportError::NotExportable(_) => not_exportable(NotExportable::VmmWithoutDescriptor),
         ExportError::Cuda(error) => Fault::Cuda(error),

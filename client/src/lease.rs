@@ -23,7 +23,8 @@ pub enum LeaseState {
     Retiring(Instant),
     /// The buffer has ended. Its memory stays mapped until the lease is dropped, but nobody reckons with you any more.
     Ended(EndReason),
-    /// The connection to the node has ended, and the lease with it. Its memory stays mapped until the lease is dropped.
+    /// The connection to the node has ended, and the lease with it; or the node's daemon was replaced, and the new one
+    /// did not restore this lease. Its memory stays mapped until the lease is dropped.
     Lost,
 }
 
@@ -97,12 +98,12 @@ impl Lease {
     /// How the lease stands. Asks nobody: the node's news are read in the background, within milliseconds.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        let Phase { retiring, ended, lost } = &*self.phase;
-        match (lost.get(), ended.get(), retiring.get()) {
-            (Some(()), _, _) => LeaseState::Lost,
-            (_, Some(reason), _) => LeaseState::Ended(*reason),
-            (_, _, Some(deadline)) => LeaseState::Retiring(*deadline),
-            (None, None, None) => LeaseState::Held,
+        let Phase { retiring, ended, .. } = &*self.phase;
+        match (ended.get(), retiring.get()) {
+            _ if self.phase.has_lost(self.held.lease) => LeaseState::Lost,
+            (Some(reason), _) => LeaseState::Ended(*reason),
+            (_, Some(deadline)) => LeaseState::Retiring(*deadline),
+            (None, None) => LeaseState::Held,
         }
     }
 

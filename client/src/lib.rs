@@ -32,6 +32,7 @@
 //! - **Read-only is a promise** of the importing library: CUDA gives the publisher no means to enforce it.
 
 mod acquire;
+mod again;
 mod buffer;
 mod cache;
 mod client;
@@ -60,6 +61,6 @@ pub use gpu_handoff_protocol::{
     LeaseId, Lifetime, Metadata, PodRef, Refusal, SetRef, Tensor,
 };
 pub use lease::{Lease, LeaseState, Took};
-pub use publish::{PublishTook, Published};
+pub use publish::{PublishTook, Published, PublishedState};
 pub use sets::{AcquireSet, LeaseSet, PublishedSet};
 pub use watch::Watch;

@@ -12,6 +12,15 @@ pub const ANSWER: Duration = Duration::from_secs(30);
 pub const PUBLISH_ITEM: Duration = Duration::from_secs(2);
 /// How long a full connection may take to have room for one more request.
 pub const SEND: Duration = Duration::from_secs(10);
+/// How long another broker is looked for when the connection to one is lost, unless the caller says otherwise.
+pub const RECONNECT: Duration = Duration::from_secs(30);
+/// First pause between two tries to reach another broker; it doubles with each.
+pub const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// Longest pause between two tries to reach another broker.
+pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
+/// fewer descriptors are in flight.
+pub const SEND_PAUSE: Duration = Duration::from_millis(20);
 /// How long nobody may have called before the background thread listens for notices again.
 pub const QUIET: Duration = Duration::from_millis(2);
 /// How long an iterator over a watch waits before it looks again. Not seen from outside.

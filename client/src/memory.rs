@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{Event, Grant};
-use gpu_handoff_protocol::{BufferId, BufferInfo};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
 use crate::cache::{Cache, Phase};
 use crate::connection::Sink;
@@ -75,6 +75,18 @@ impl Sink for Memory {
 
     fn notice(&self, event: &Event) -> bool {
         self.lock().is_ok_and(|mut table| table.notice(event, Instant::now()))
+    }
+
+    fn lease_lost(&self, buffer: BufferId, lease: LeaseId) {
+        if let Ok(mut table) = self.lock() {
+            table.lease_lost(buffer, lease);
+        }
+    }
+
+    fn rejoined(&self) {
+        if let Ok(mut table) = self.lock() {
+            table.rejoined();
+        }
     }
 
     fn lost(&self) {

@@ -1,15 +1,17 @@
 //! Publishing buffers and retiring them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication, PublishedAs};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason, PublishedAs};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
 
+use crate::again::Kept;
 use crate::buffer::Buffer;
 use crate::client::{Client, Shared};
 use crate::deadline::after;
 use crate::error::{ClientError, Fault};
+use crate::export::Ready;
 use crate::limits;
 
 /// Most bytes that a publication's fixed part takes in a packet; the texts come on top.
@@ -25,8 +27,28 @@ const ENVELOPE_BYTES: usize = 64;
 pub struct Published {
     shared: Arc<Shared>,
     name: BufferName,
-    receipt: PublishedAs,
+    taken: Taken,
     took: PublishTook,
+}
+
+/// What the node has taken.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) receipt: PublishedAs,
+    over: Arc<OnceLock<PublishedState>>,
+}
+
+/// How a publication stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PublishedState {
+    /// Others can acquire it, or those that did are asked to give it back.
+    Live,
+    /// It has ended at the node.
+    Ended(EndReason),
+    /// The connection to the node has ended, and the buffer with it; or the node's daemon was replaced, and the new one
+    /// did not restore this buffer. Publish it again.
+    Lost,
 }
 
 /// Where the time of a publish went.
@@ -42,14 +64,14 @@ impl Published {
     /// The buffer's identity, by which others can acquire just this one. Not a secret.
     #[must_use]
     pub fn id(&self) -> BufferId {
-        self.receipt.id
+        self.taken.receipt.id
     }
 
     /// Its version, drawn from one rising counter of the group: a later buffer of a name always has a higher one, also
     /// after its publisher was restarted. Numbers may be skipped.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.receipt.generation
+        self.taken.receipt.generation
     }
 
     /// Where the time of publishing it went.
@@ -64,6 +86,12 @@ impl Published {
         &self.name
     }
 
+    /// How it stands. Asks nobody: the node's news are read in the background, within milliseconds.
+    #[must_use]
+    pub fn state(&self) -> PublishedState {
+        self.taken.over.get().copied().unwrap_or(PublishedState::Live)
+    }
+
     /// Retires the buffer: nobody can acquire it any more, and its holders are asked to release it within `deadline`
     /// (at most an hour; zero revokes it). Gives the number of leases that were left at that moment. Watch for
     /// [`Event::Gone`](crate::Event::Gone) to learn when the last one ended.
@@ -73,7 +101,7 @@ impl Published {
     pub fn retire(self, deadline: Duration) -> Result<u32, ClientError> {
         let retire = || {
             check_deadline(deadline)?;
-            let body = ClientBody::Retire { id: self.receipt.id, deadline };
+            let body = ClientBody::Retire { id: self.taken.receipt.id, deadline };
             match self.shared.connection.call(body, after(limits::ANSWER))? {
                 BrokerBody::Retired(outcome) => Ok(outcome?),
                 _ => Err(Fault::unexpected("the outcome of a retire")),
@@ -114,14 +142,14 @@ impl Client {
         let name = buffer.name.clone();
         let publish = || {
             let began = Instant::now();
-            let publication = self.shared.exporter.export(&buffer)?;
+            let ready = self.shared.exporter.export(&buffer)?;
             let told = Instant::now();
-            let mut outcomes = self.send_publications(vec![publication])?;
-            let receipt = outcomes.pop().ok_or(Fault::unexpected("one outcome"))??;
-            Ok::<_, Fault>((receipt, PublishTook { exported: told - began, answered: told.elapsed() }))
+            let mut outcomes = self.send_publications(vec![ready])?;
+            let taken = outcomes.pop().ok_or(Fault::unexpected("one outcome"))??;
+            Ok::<_, Fault>((taken, PublishTook { exported: told - began, answered: told.elapsed() }))
         };
         match publish() {
-            Ok((receipt, took)) => Ok(self.published(name, receipt, took)),
+            Ok((taken, took)) => Ok(self.published(name, taken, took)),
             Err(fault) => Err(fault.while_doing("publish", &name)),
         }
     }
@@ -159,30 +187,42 @@ impl Client {
         let mut sent = Vec::new();
         let exported: Vec<Result<(), Fault>> = buffers
             .iter()
-            .map(|buffer| self.shared.exporter.export(buffer).map(|publication| sent.push(publication)))
+            .map(|buffer| self.shared.exporter.export(buffer).map(|ready| sent.push(ready)))
             .collect();
         let told = Instant::now();
-        let mut receipts = self.send_publications(sent)?.into_iter();
+        let mut taken = self.send_publications(sent)?.into_iter();
         let took = PublishTook { exported: told - began, answered: told.elapsed() };
         for (buffer, exported) in buffers.iter().zip(exported) {
-            let receipt = exported.and_then(|()| receipts.next().ok_or(Fault::unexpected("an outcome"))?);
+            let taken = exported.and_then(|()| taken.next().ok_or(Fault::unexpected("an outcome"))?);
             let name = &buffer.name;
-            outcomes.push(match receipt {
-                Ok(receipt) => Ok(self.published(name.clone(), receipt, took)),
+            outcomes.push(match taken {
+                Ok(taken) => Ok(self.published(name.clone(), taken, took)),
                 Err(fault) => Err(fault.while_doing("publish", name)),
             });
         }
         Ok(())
     }
 
-    fn send_publications(&self, items: Vec<Publication>) -> Result<Vec<Result<PublishedAs, Fault>>, Fault> {
-        let count = items.len();
-        if count == 0 {
+    fn send_publications(&self, items: Vec<Ready>) -> Result<Vec<Result<Taken, Fault>>, Fault> {
+        if items.is_empty() {
             return Ok(Vec::new());
         }
-        match self.shared.connection.call(ClientBody::Publish(items), after(answer_time(count)))? {
-            BrokerBody::Published(outcomes) if outcomes.len() == count => {
-                Ok(outcomes.into_iter().map(|outcome| outcome.map_err(Fault::Refused)).collect())
+        let (items, kept) = Ready::split(items);
+        self.send_kept(ClientBody::Publish(items), kept)
+    }
+
+    /// Sends a packet of publications; gives the outcome of each.
+    pub(crate) fn send_kept(
+        &self,
+        body: ClientBody,
+        kept: Vec<Kept>,
+    ) -> Result<Vec<Result<Taken, Fault>>, Fault> {
+        let over: Vec<_> = kept.iter().map(|kept| Arc::clone(&kept.over)).collect();
+        let deadline = after(answer_time(over.len()));
+        match self.shared.connection.publish(body, kept, deadline)? {
+            BrokerBody::Published(outcomes) if outcomes.len() == over.len() => {
+                let taken = |(outcome, over): (Result<_, _>, _)| Ok(Taken { receipt: outcome?, over });
+                Ok(outcomes.into_iter().zip(over).map(taken).collect())
             }
             // Not believed any more; and with the connection ends what it may have published.
             _ => {
@@ -192,8 +232,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn published(&self, name: BufferName, receipt: PublishedAs, took: PublishTook) -> Published {
-        Published { shared: Arc::clone(&self.shared), name, receipt, took }
+    pub(crate) fn published(&self, name: BufferName, taken: Taken, took: PublishTook) -> Published {
+        Published { shared: Arc::clone(&self.shared), name, taken, took }
     }
 }
 

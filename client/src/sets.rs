@@ -3,16 +3,16 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication, PublishedAs};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Publication};
 use gpu_handoff_protocol::{BufferName, Code, Refusal, SetInfo, SetPart, limits as wire};
 
 use crate::acquire::answer_deadline;
 use crate::buffer::{Buffer, check_limit};
 use crate::client::Client;
-use crate::deadline::after;
 use crate::error::{ClientError, Fault};
+use crate::export::Ready;
 use crate::lease::Lease;
-use crate::publish::{PublishTook, Published, answer_time, packets};
+use crate::publish::{PublishTook, Published, Taken, packets};
 
 /// A set that others can acquire now, such as the 300 tensors of a model.
 ///
@@ -181,10 +181,9 @@ impl Client {
         let taken = std::mem::take(&mut parts.taken);
         match published {
             Ok(()) => {
-                let generation = taken.first().map_or(0, |(receipt, _)| receipt.generation);
+                let generation = taken.first().map_or(0, |(taken, _)| taken.receipt.generation);
                 let named = taken.into_iter().zip(buffers);
-                let buffers =
-                    named.map(|((receipt, took), b)| self.published(b.name, receipt, took)).collect();
+                let buffers = named.map(|((taken, took), b)| self.published(b.name, taken, took)).collect();
                 Ok(PublishedSet { name, generation, buffers })
             }
             Err((index, fault)) => {
@@ -231,7 +230,7 @@ struct Parts<'c> {
     name: &'c BufferName,
     total: u32,
     /// What the node has taken so far.
-    taken: Vec<(PublishedAs, PublishTook)>,
+    taken: Vec<(Taken, PublishTook)>,
     /// The last publication that was sent.
     last: Option<Publication>,
 }
@@ -245,7 +244,7 @@ impl Parts<'_> {
             let mut items = Vec::with_capacity(part.len());
             for (index, buffer) in part.iter().enumerate() {
                 match self.client.shared.exporter.export(buffer) {
-                    Ok(publication) => items.push(publication),
+                    Ok(ready) => items.push(ready),
                     Err(fault) => {
                         self.break_off();
                         return Err((self.taken.len() + index, fault));
@@ -257,32 +256,29 @@ impl Parts<'_> {
         Ok(())
     }
 
-    fn send(&mut self, items: Vec<Publication>, began: Instant) -> Result<(), (usize, Fault)> {
-        let (first, sent) = (self.taken.len(), items.len());
+    fn send(&mut self, items: Vec<Ready>, began: Instant) -> Result<(), (usize, Fault)> {
+        let first = self.taken.len();
         let told = Instant::now();
+        let (items, kept) = Ready::split(items);
         self.last = items.last().cloned();
         let body = ClientBody::PublishSet { part: self.part(first), items };
-        let outcomes = match self.client.shared.connection.call(body, after(answer_time(sent))) {
-            Ok(BrokerBody::Published(outcomes)) if outcomes.len() == sent => outcomes,
-            Ok(_) => {
-                self.client.shared.connection.end();
-                return Err((first, Fault::unexpected("an outcome for each buffer of the part")));
-            }
-            Err(fault) => {
-                // The part may still be taken, and the set be whole with it: nobody will have a handle of it.
-                self.client.shared.connection.retire_later(self.taken.iter().map(|(receipt, _)| receipt.id));
-                return Err((first, fault));
-            }
-        };
+        let outcomes = self.client.send_kept(body, kept).map_err(|fault| {
+            // The part may still be taken, and the set be whole with it: nobody will have a handle of it.
+            let taken = self.taken.iter().map(|(taken, _)| taken.receipt.id);
+            self.client.shared.connection.retire_later(taken);
+            (first, fault)
+        })?;
         let took = PublishTook { exported: told - began, answered: told.elapsed() };
-        let refused = |code: Option<Code>| code.is_some_and(|code| code != Code::SetBroken);
-        let codes = || outcomes.iter().map(|outcome| outcome.as_ref().err().map(Refusal::code));
-        if let Some(at) = codes().position(refused).or_else(|| codes().position(|code| code.is_some())) {
-            let refusal = outcomes.into_iter().nth(at).and_then(Result::err);
-            let fault = refusal.map_or_else(|| Fault::unexpected("a refusal"), Fault::Refused);
-            return Err((first + at, fault));
+        let refused = |fault: &Fault, broken| match fault {
+            Fault::Refused(refusal) => broken || refusal.code() != Code::SetBroken,
+            _ => true,
+        };
+        let first_of = |broken| outcomes.iter().position(|it| it.as_ref().is_err_and(|f| refused(f, broken)));
+        if let Some(at) = first_of(false).or_else(|| first_of(true)) {
+            let fault = outcomes.into_iter().nth(at).and_then(Result::err);
+            return Err((first + at, fault.unwrap_or_else(|| Fault::unexpected("a refusal"))));
         }
-        self.taken.extend(outcomes.into_iter().flatten().map(|receipt| (receipt, took)));
+        self.taken.extend(outcomes.into_iter().flatten().map(|taken| (taken, took)));
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 mod conversation;
 mod fake;
 mod leases;
+mod rejoin;
+mod room;
 mod sets;
 
 use std::sync::Arc;

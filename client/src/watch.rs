@@ -13,6 +13,10 @@ use crate::limits;
 /// The events of the group's buffers: first [`Event::Appeared`] for each that is there, then [`Event::SnapshotDone`],
 /// then changes as they happen. Ends when it is dropped.
 ///
+/// When the node's daemon is replaced, the watch goes on: what came meanwhile has appeared, what went is
+/// [`Event::Gone`] for [another reason](crate::EndReason::Other), and [`Event::SnapshotDone`] comes once more when all of
+/// that was told. Notices of buffers that are being retired, and of orphans, may have been missed.
+///
 /// As an iterator it waits for each next event, and ends after the first error.
 #[derive(Debug)]
 pub struct Watch {

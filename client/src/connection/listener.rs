@@ -5,14 +5,21 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 
-use gpu_handoff_protocol::socket;
+use gpu_handoff_protocol::socket::{self, SeqPacket};
 use rustix::event::PollFlags;
 
 use super::Connection;
-use super::reading::Read;
+use super::reading::{Read, read};
 use super::state::{End, Listener, State};
 use crate::error::Fault;
 use crate::limits;
+
+/// What the thread does next.
+enum Turn<'a> {
+    Over,
+    Rejoin,
+    Poll(MutexGuard<'a, State>, Arc<SeqPacket>),
+}
 
 impl Connection {
     /// Starts the thread. It ends when the connection does.
@@ -21,48 +28,75 @@ impl Connection {
         std::thread::Builder::new().name("gpu-handoff".to_owned()).spawn(move || {
             // Only a panic of another thread makes this fail, and then every call says so.
             let _ = connection.serve_notices();
-            connection.sink.sweep();
+            connection.sweep();
         })
     }
 
     fn serve_notices(&self) -> Result<(), Fault> {
         loop {
-            let Some(mut state) = self.until_quiet()? else { return Ok(()) };
-            state.listener = Listener::Polls;
-            drop(state);
-            // Polled without the read token: a caller that comes meanwhile reads its answer itself, and whatever comes
-            // before it. The bell tells of what that caller leaves to this thread.
-            let on = [self.socket.as_fd(), self.bell.as_fd()].map(|fd| (fd, PollFlags::IN));
-            let ready = socket::wait(&on, None);
-            let mut state = self.lock()?;
-            if std::mem::replace(&mut state.listener, Listener::Awake) == Listener::Called {
-                // It was rung before this thread got the lock, so there is something to take.
-                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            match self.next_turn()? {
+                Turn::Over => return Ok(()),
+                Turn::Rejoin => self.rejoin()?,
+                Turn::Poll(state, socket) => self.poll(state, &socket)?,
             }
-            if ready.is_err() {
-                self.finish(&mut state, End::Lost(None));
-            }
-            self.read_all(&mut state);
         }
     }
 
-    /// Waits, without using the processor, until nobody has called for [`limits::QUIET`]. `None`: it is all over.
-    fn until_quiet(&self) -> Result<Option<MutexGuard<'_, State>>, Fault> {
+    /// Waits for a packet, where nobody else does, and for room, where something is to be sent.
+    fn poll(&self, mut state: MutexGuard<'_, State>, socket: &SeqPacket) -> Result<(), Fault> {
+        state.room_watched = !state.all_sent();
+        let mut events = if state.waiting == 0 { PollFlags::IN } else { PollFlags::empty() };
+        events.set(PollFlags::OUT, state.room_watched);
+        state.listener = Listener::Polls;
+        drop(state);
+        // Polled without the read token: a caller that comes meanwhile reads its answer itself, and whatever comes
+        // before it. The bell tells of what that caller leaves to this thread.
+        let ready = socket::wait(&[(socket.as_fd(), events), (self.bell.as_fd(), PollFlags::IN)], None);
+        let mut state = self.answer_bell()?;
+        let had_room = std::mem::take(&mut state.room_watched);
+        if ready.is_err() {
+            self.finish(&mut state, End::Lost(None));
+        }
+        let some = self.flush(&mut state);
+        self.read_all(&mut state);
+        if had_room && !some && !state.all_sent() && state.end.is_none() {
+            // Room for packets, but not for their descriptors; nothing tells when there is.
+            drop(self.quiet.wait_timeout(state, limits::SEND_PAUSE)?);
+        }
+        Ok(())
+    }
+
+    /// Back from a poll: what the bell was rung for is there to be seen.
+    pub(super) fn answer_bell(&self) -> Result<MutexGuard<'_, State>, Fault> {
+        let mut state = self.lock()?;
+        if std::mem::replace(&mut state.listener, Listener::Awake) == Listener::Called {
+            // It was rung before this thread got the lock, so there is something to take.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        Ok(state)
+    }
+
+    /// Waits, without using the processor, until nobody has called for [`limits::QUIET`], or there is something to do.
+    fn next_turn(&self) -> Result<Turn<'_>, Fault> {
         let mut state = self.lock()?;
         let mut seen = None;
         loop {
             if std::mem::take(&mut state.sweep) {
                 drop(state);
-                self.sink.sweep();
+                self.sweep();
                 state = self.lock()?;
                 continue;
             }
             if state.end.is_some() {
-                return Ok(None);
+                return Ok(Turn::Over);
+            }
+            let Some(socket) = state.socket() else { return Ok(Turn::Rejoin) };
+            if !state.all_sent() {
+                return Ok(Turn::Poll(state, socket));
             }
             if seen == Some(state.waits) {
                 if state.waiting == 0 {
-                    return Ok(Some(state));
+                    return Ok(Turn::Poll(state, socket));
                 }
                 // Somebody waits long: sleep until the last of them leaves.
                 state.listener = Listener::Sleeps;
@@ -73,6 +107,16 @@ impl Connection {
                 state = self.quiet.wait_timeout(state, limits::QUIET)?.0;
             }
         }
+    }
+
+    /// Unmaps and drops what is over. Takes the driver a while.
+    fn sweep(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            let done = state.claims.take_done();
+            drop(state);
+            drop(done);
+        }
+        self.sink.sweep();
     }
 
     /// Has the listener look at what is to be done, whatever it does now.
@@ -89,8 +133,9 @@ impl Connection {
     /// Reads all that is there, unless somebody waits and reads it himself.
     fn read_all(&self, state: &mut State) {
         while state.waiting == 0 && state.end.is_none() {
+            let Some(socket) = state.socket() else { return };
             let Some(mut buffer) = state.reader.take() else { return };
-            let read = self.read(&mut buffer);
+            let read = read(&socket, &mut buffer);
             state.reader = Some(buffer);
             if matches!(read, Read::Nothing) {
                 return;

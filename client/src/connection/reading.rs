@@ -8,12 +8,14 @@ use std::sync::MutexGuard;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerMessage, RequestId};
-use gpu_handoff_protocol::socket::{self, Received, RecvBuffer};
+use gpu_handoff_protocol::socket::{Received, RecvBuffer, SeqPacket, wait};
 use gpu_handoff_protocol::{Refusal, codec};
 use rustix::event::PollFlags;
 
 use super::Connection;
-use super::state::{End, Listener, Slot, State};
+use super::slot::Slot;
+use super::state::{End, Link, Listener, State};
+use crate::deadline::after;
 use crate::error::Fault;
 
 /// What reading the socket gave.
@@ -47,8 +49,10 @@ impl Connection {
                 break Err(Fault::TimedOut(started.elapsed()));
             }
             tried = true;
-            state = match state.reader.take() {
-                Some(buffer) => self.lead(state, buffer, deadline)?,
+            // Where there is no broker nobody reads: the listener wakes all once there is one again.
+            let lead = state.socket().and_then(|socket| Some((socket, state.reader.take()?)));
+            state = match lead {
+                Some((socket, buffer)) => self.lead(state, &socket, buffer, deadline)?,
                 None => Self::follow(state, request, deadline)?,
             };
         };
@@ -60,12 +64,13 @@ impl Connection {
     fn lead<'a>(
         &'a self,
         unlocked: MutexGuard<'a, State>,
+        socket: &SeqPacket,
         mut buffer: RecvBuffer,
         deadline: Instant,
     ) -> Result<MutexGuard<'a, State>, Fault> {
         drop(unlocked);
-        let read = match socket::wait(&[(self.socket.as_fd(), PollFlags::IN)], Some(deadline)) {
-            Ok(true) => self.read(&mut buffer),
+        let read = match wait(&[(socket.as_fd(), PollFlags::IN)], Some(deadline)) {
+            Ok(true) => read(socket, &mut buffer),
             Ok(false) => Read::Nothing,
             Err(_) => Read::Closed,
         };
@@ -102,28 +107,18 @@ impl Connection {
         }
     }
 
-    /// Reads one packet, if there is one.
-    pub(super) fn read(&self, buffer: &mut RecvBuffer) -> Read {
-        match self.socket.try_recv(buffer) {
-            Ok(Received::Frame(frame)) => Read::Packet(codec::decode_broker(frame)),
-            Ok(Received::Nothing) => Read::Nothing,
-            Ok(Received::Closed) | Err(_) => Read::Closed,
-        }
-    }
-
     /// Gives what was read to whom it belongs.
     pub(super) fn take_in(&self, state: &mut State, read: Read) {
         match read {
             Read::Nothing => return,
-            Read::Closed => self.finish(state, End::Lost(None)),
+            Read::Closed => self.lose(state, End::Lost(None)),
             Read::Packet(packet) => {
                 let end = match packet {
                     Ok((message, more)) => state.dispatch(message, more, &*self.sink),
                     Err(refusal) => Some(End::Unreadable(refusal)),
                 };
                 if let Some(end) = end {
-                    self.socket.end();
-                    self.finish(state, end);
+                    self.lose(state, end);
                 }
             }
         }
@@ -133,14 +128,42 @@ impl Connection {
         self.flush(state);
     }
 
+    /// The broker is gone. Another one is looked for, unless it is gone for a fault of this process.
+    pub(super) fn lose(&self, state: &mut State, end: End) {
+        if self.way.patience.is_zero() || state.instance.is_none() || state.end.is_some() || !end.may_pass() {
+            return self.finish(state, end);
+        }
+        if let Link::Up(socket) = &state.link {
+            socket.end();
+        }
+        state.away(end, after(self.way.patience), &*self.sink);
+        // Those that wait have no use for the read token.
+        state.wake_all();
+        self.wake_listener(state);
+    }
+
+    /// It is all over.
     pub(super) fn finish(&self, state: &mut State, end: End) {
+        if let Link::Up(socket) = &state.link {
+            socket.end();
+        }
         if state.end.is_none() {
             state.end = Some(end);
             state.unsent.clear();
+            state.claims.lose_all(&*self.sink);
             state.sweep = true;
             self.sink.lost();
         }
         state.wake_all();
         self.wake_listener(state);
+    }
+}
+
+/// Reads one packet, if there is one.
+pub(super) fn read(socket: &SeqPacket, buffer: &mut RecvBuffer) -> Read {
+    match socket.try_recv(buffer) {
+        Ok(Received::Frame(frame)) => Read::Packet(codec::decode_broker(frame)),
+        Ok(Received::Nothing) => Read::Nothing,
+        Ok(Received::Closed) | Err(_) => Read::Closed,
     }
 }

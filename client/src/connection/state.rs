@@ -1,19 +1,23 @@
-//! What is open on a connection, and how a packet finds whom it belongs to. No socket, no clock, no driver.
+//! What is open on a connection, and how a packet finds whom it belongs to. No clock, no driver.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
+use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Event, Grant, RequestId};
-use gpu_handoff_protocol::socket::RecvBuffer;
-use gpu_handoff_protocol::{Code, Refusal, codec};
+use gpu_handoff_protocol::codec::{self, Outgoing};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, ClientBody, ClientMessage, Grant, RequestId};
+use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::{Code, Instance, Refusal};
 
 use super::Sink;
+use super::claims::Claims;
+use super::slot::{Content, Slot};
 use super::unsent::Unsent;
+use crate::again::Kept;
 use crate::error::Fault;
-use crate::limits;
 
 /// Why the connection has ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum End {
     /// The peer, or this side, has ended it; with what the node gave as reason.
     Lost(Option<Refusal>),
@@ -28,70 +32,15 @@ impl End {
             Self::Unreadable(refusal) => Fault::Protocol(refusal.clone()),
         }
     }
-}
 
-/// An open request.
-#[derive(Debug)]
-pub(super) struct Slot {
-    content: Content,
-    /// Where its owner sleeps while another thread reads.
-    wake: Arc<Condvar>,
-    asleep: bool,
-}
-
-#[derive(Debug)]
-enum Content {
-    /// The parts so far, and whether that is all.
-    Answer { so_far: Option<BrokerBody>, whole: bool },
-    /// Events not read yet, why no more will come, and whether the node works on it.
-    Events { unread: VecDeque<Event>, end: Option<Refusal>, open: bool },
-}
-
-impl Slot {
-    fn new(content: Content) -> Self {
-        Self { content, wake: Arc::new(Condvar::new()), asleep: false }
-    }
-
-    pub(super) fn answer() -> Self {
-        Self::new(Content::Answer { so_far: None, whole: false })
-    }
-
-    pub(super) fn events() -> Self {
-        Self::new(Content::Events { unread: VecDeque::new(), end: None, open: true })
-    }
-
-    /// Takes the answer once it is whole.
-    pub(super) fn answered(&mut self) -> Option<Result<BrokerBody, Fault>> {
-        match &mut self.content {
-            Content::Answer { so_far, whole: true } => so_far.take().map(Ok),
-            _ => None,
-        }
-    }
-
-    /// Takes the next event, or the reason why there are no more.
-    pub(super) fn next_event(&mut self) -> Option<Result<Event, Fault>> {
-        match &mut self.content {
-            Content::Events { unread, end, .. } => {
-                let event = unread.pop_front().map(Ok);
-                event.or_else(|| end.clone().map(|refusal| Err(Fault::Refused(refusal))))
+    /// Whether it is no fault of this process, so that it is worth connecting again.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Lost(None) => true,
+            Self::Lost(Some(refusal)) => {
+                matches!(refusal.code(), Code::ShuttingDown | Code::BrokerUnavailable)
             }
-            Content::Answer { .. } => None,
-        }
-    }
-
-    /// Marks the owner as asleep and gives what it sleeps on.
-    pub(super) fn enter(&mut self) -> Arc<Condvar> {
-        self.asleep = true;
-        Arc::clone(&self.wake)
-    }
-
-    pub(super) fn leave(&mut self) {
-        self.asleep = false;
-    }
-
-    fn wake(&self) {
-        if self.asleep {
-            self.wake.notify_one();
+            Self::Unreadable(_) => false,
         }
     }
 }
@@ -109,11 +58,30 @@ pub(super) enum Listener {
     Called,
 }
 
+/// The way to the node.
+#[derive(Debug)]
+pub(super) enum Link {
+    Up(Arc<SeqPacket>),
+    /// The listener looks for another broker.
+    Away {
+        /// Why the last one is gone.
+        why: End,
+        /// When it gives up.
+        until: Instant,
+    },
+}
+
 /// Everything of a connection that changes.
 #[derive(Debug)]
 pub(super) struct State {
     last_number: RequestId,
+    pub(super) link: Link,
+    /// The broker that gave what we have. `None`: not welcome yet.
+    pub(super) instance: Option<Instance>,
     slots: HashMap<RequestId, Slot>,
+    /// Requests that this broker was not asked yet.
+    to_ask: VecDeque<RequestId>,
+    pub(super) claims: Claims,
     /// The read token: only its holder receives.
     pub(super) reader: Option<RecvBuffer>,
     /// Threads that wait for something, and how often one began to.
@@ -123,22 +91,37 @@ pub(super) struct State {
     pub(super) unsent: Unsent,
     pub(super) end: Option<End>,
     pub(super) listener: Listener,
-    /// The listener has something to unmap.
+    /// The listener's poll looks for room, too.
+    pub(super) room_watched: bool,
+    /// The listener has something to unmap or to drop.
     pub(super) sweep: bool,
 }
 
 impl State {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(socket: SeqPacket) -> Self {
         Self {
             last_number: 0,
+            link: Link::Up(Arc::new(socket)),
+            instance: None,
             slots: HashMap::new(),
+            to_ask: VecDeque::new(),
+            claims: Claims::default(),
             reader: Some(RecvBuffer::new()),
             waiting: 0,
             waits: 0,
             unsent: Unsent::default(),
             end: None,
             listener: Listener::Awake,
+            room_watched: false,
             sweep: false,
+        }
+    }
+
+    /// The connection's socket, while there is one.
+    pub(super) fn socket(&self) -> Option<Arc<SeqPacket>> {
+        match &self.link {
+            Link::Up(socket) => Some(Arc::clone(socket)),
+            Link::Away { .. } => None,
         }
     }
 
@@ -149,13 +132,17 @@ impl State {
         self.last_number
     }
 
-    pub(super) fn open(&mut self, slot: Slot) -> Result<RequestId, Fault> {
+    /// Opens a request; gives the socket on which it is to be asked. `None`: it is asked once there is a broker again.
+    pub(super) fn open(&mut self, request: RequestId, slot: Slot) -> Result<Option<Arc<SeqPacket>>, Fault> {
         if let Some(end) = &self.end {
             return Err(end.fault());
         }
-        let request = self.number();
         self.slots.insert(request, slot);
-        Ok(request)
+        let socket = self.socket();
+        if socket.is_none() {
+            self.to_ask.push_back(request);
+        }
+        Ok(socket)
     }
 
     pub(super) fn slot(&mut self, request: RequestId) -> Option<&mut Slot> {
@@ -163,22 +150,36 @@ impl State {
     }
 
     /// Closes a request and gives back what came for it. True: the node still works on it.
-    pub(super) fn close(&mut self, request: RequestId, sink: &dyn Sink) -> bool {
+    pub(super) fn close(&mut self, request: RequestId, was_sent: bool, sink: &dyn Sink) -> bool {
         let Some(slot) = self.slots.remove(&request) else { return false };
         let open = match slot.content {
             // An answer that was taken leaves nothing behind: the request is over.
             Content::Answer { so_far, whole } => {
-                match so_far {
-                    Some(BrokerBody::Acquired(items)) => self.give_back(items.iter().flatten(), Some(sink)),
-                    Some(BrokerBody::AcquiredSet { grants, .. }) => self.give_back(grants.iter(), Some(sink)),
-                    Some(BrokerBody::Published(outcomes)) => self.unsent.retire_all(&outcomes),
-                    _ => {}
+                so_far.into_iter().for_each(|body| self.turn_down(body, Some(sink)));
+                match slot.body {
+                    ClientBody::Release(leases) if !whole && was_sent => {
+                        self.unsent.release_sent(request, leases);
+                        false
+                    }
+                    _ => !whole,
                 }
-                !whole
             }
-            Content::Events { open, .. } => open,
+            Content::Events(events) => events.open,
         };
-        open && self.end.is_none()
+        open && self.end.is_none() && matches!(self.link, Link::Up(_))
+    }
+
+    /// Gives back what nobody takes.
+    fn turn_down(&mut self, body: BrokerBody, known_to: Option<&dyn Sink>) {
+        match body {
+            BrokerBody::Acquired(items) => self.give_back(items.iter().flatten(), known_to),
+            BrokerBody::AcquiredSet { grants, .. } => self.give_back(grants.iter(), known_to),
+            BrokerBody::Published(outcomes) => {
+                outcomes.iter().flatten().for_each(|it| self.claims.disown(it.id));
+                self.unsent.retire_all(&outcomes);
+            }
+            _ => {}
+        }
     }
 
     fn give_back<'g>(&mut self, grants: impl Iterator<Item = &'g Grant>, known_to: Option<&dyn Sink>) {
@@ -193,34 +194,24 @@ impl State {
 
     /// Gives a packet to whom it belongs. `Some`: the connection ends.
     pub(super) fn dispatch(&mut self, message: BrokerMessage, more: bool, sink: &dyn Sink) -> Option<End> {
-        if message.request == 0 {
-            return self.notice(message.body, sink);
+        let BrokerMessage { request, body } = message;
+        if request == 0 {
+            return self.notice(body, sink);
         }
-        let Some(slot) = self.slots.get_mut(&message.request) else {
+        let Some(slot) = self.slots.get_mut(&request) else {
             // An answer that nobody waits for any more.
-            match message.body {
-                BrokerBody::Acquired(items) => self.give_back(items.iter().flatten(), None),
-                BrokerBody::AcquiredSet { grants, .. } => self.give_back(grants.iter(), None),
-                BrokerBody::Published(outcomes) => self.unsent.retire_all(&outcomes),
-                _ => {}
-            }
+            let released = self.unsent.answered(request);
+            self.claims.released(&released);
+            self.turn_down(body, None);
             return None;
         };
         match &mut slot.content {
             Content::Answer { so_far, whole } => {
                 // Known before the next packet is read: that may already say that the buffer ends.
-                match &message.body {
-                    BrokerBody::Acquired(items) => {
-                        items.iter().flatten().for_each(|grant| sink.granted(&grant.buffer));
-                    }
-                    BrokerBody::AcquiredSet { grants, .. } => {
-                        grants.iter().for_each(|grant| sink.granted(&grant.buffer));
-                    }
-                    _ => {}
-                }
+                learn(&mut self.claims, so_far.as_ref(), &body, &slot.kept, sink);
                 let joined = match so_far.take() {
-                    None => Ok(message.body),
-                    Some(first) => codec::join(first, message.body, more),
+                    None => Ok(body),
+                    Some(first) => codec::join(first, body, more),
                 };
                 match joined {
                     Ok(body) => *so_far = Some(body),
@@ -230,38 +221,72 @@ impl State {
                 if more {
                     return None;
                 }
+                if let ClientBody::Release(leases) = &slot.body {
+                    self.claims.released(leases);
+                }
+                slot.settle();
             }
-            Content::Events { unread, end, open } => match message.body {
-                // After an overflow nothing more is taken: there would be a gap before it.
-                BrokerBody::Event(_) if end.is_some() => {}
-                BrokerBody::Event(event) if unread.len() < limits::WATCH_EVENTS => unread.push_back(event),
-                BrokerBody::Event(_) => {
-                    let wanted = format!("at most {}", limits::WATCH_EVENTS);
-                    let refusal = Refusal::new(Code::WatchOverflow);
-                    *end = Some(refusal.compared_with("unread events", wanted, "more"));
+            Content::Events(events) => {
+                if !events.take(body) {
+                    return Some(End::Unreadable(Refusal::new(Code::Malformed)));
                 }
-                BrokerBody::Refused(refusal) => {
-                    *open = false;
-                    end.get_or_insert(refusal);
-                }
-                BrokerBody::Cancelled => *open = false,
-                _ => return Some(End::Unreadable(Refusal::new(Code::Malformed))),
-            },
+            }
         }
         slot.wake();
         None
     }
 
     /// What nobody asked for: news of leased buffers, or the end of the connection.
-    fn notice(&mut self, body: BrokerBody, sink: &dyn Sink) -> Option<End> {
+    pub(super) fn notice(&mut self, body: BrokerBody, sink: &dyn Sink) -> Option<End> {
         match body {
             BrokerBody::Event(event) => {
-                self.sweep |= sink.notice(&event);
+                self.sweep |= self.claims.notice(&event) | sink.notice(&event);
                 None
             }
             BrokerBody::Refused(refusal) => Some(End::Lost(Some(refusal))),
             // A newer node may say more than this version knows.
             _ => None,
+        }
+    }
+
+    /// The broker is gone: whatever it has not answered is asked of the next one.
+    pub(super) fn away(&mut self, why: End, until: Instant, sink: &dyn Sink) {
+        self.link = Link::Away { why, until };
+        self.to_ask.clear();
+        let mut asked: Vec<RequestId> = self.slots.keys().copied().collect();
+        asked.sort_unstable();
+        for request in asked {
+            let Some(so_far) = self.slots.get_mut(&request).and_then(Slot::ask_again) else { continue };
+            self.to_ask.push_back(request);
+            so_far.into_iter().for_each(|body| self.turn_down(body, Some(sink)));
+        }
+        self.unsent.again();
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(super) fn all_sent(&self) -> bool {
+        self.to_ask.is_empty() && self.unsent.is_empty()
+    }
+
+    /// What is to be sent next.
+    pub(super) fn next_packet(&mut self) -> Option<(RequestId, Outgoing)> {
+        while let Some(&request) = self.to_ask.front() {
+            if let Some(slot) = self.slots.get_mut(&request) {
+                return Some((request, slot.packet(request)));
+            }
+            self.to_ask.pop_front();
+        }
+        let body = self.unsent.first()?;
+        let request = self.number();
+        Some((request, codec::encode_client(&ClientMessage { request, body })))
+    }
+
+    /// The [`next_packet`](Self::next_packet) was sent.
+    pub(super) fn sent(&mut self, request: RequestId) {
+        if self.to_ask.front() == Some(&request) {
+            self.to_ask.pop_front();
+        } else {
+            self.unsent.sent(request);
         }
     }
 
@@ -279,6 +304,36 @@ impl State {
     }
 }
 
+/// Takes down what this process has from now on.
+fn learn(
+    claims: &mut Claims,
+    so_far: Option<&BrokerBody>,
+    body: &BrokerBody,
+    kept: &[Kept],
+    sink: &dyn Sink,
+) {
+    let mut granted = |grant: &Grant| {
+        claims.granted(grant);
+        sink.granted(&grant.buffer);
+    };
+    match body {
+        BrokerBody::Acquired(items) => items.iter().flatten().for_each(&mut granted),
+        BrokerBody::AcquiredSet { grants, .. } => grants.iter().for_each(&mut granted),
+        BrokerBody::Published(outcomes) => {
+            let before = match so_far {
+                Some(BrokerBody::Published(outcomes)) => outcomes.len(),
+                _ => 0,
+            };
+            for (outcome, kept) in outcomes.iter().zip(kept.iter().skip(before)) {
+                if let Ok(published) = outcome {
+                    claims.published(published, kept.clone());
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,19 +343,21 @@ mod tests {
 
     #[test]
     fn of_an_answer_given_up_half_way_all_parts_are_revoked() {
-        let (mut state, memory) = (State::new(), Memory::new(Box::new(Pretender::default())));
-        let request = state.open(Slot::answer()).unwrap();
+        let (socket, _peer) = SeqPacket::pair().unwrap();
+        let (mut state, memory) = (State::new(socket), Memory::new(Box::new(Pretender::default())));
+        let request = state.number();
+        state.open(request, Slot::new(ClientBody::Publish(Vec::new()), Vec::new())).unwrap();
         let part = |random| {
             let receipt = PublishedAs { id: id(random), generation: 1, receipt: None };
             BrokerMessage { request, body: BrokerBody::Published(vec![Ok(receipt)]) }
         };
         assert!(state.dispatch(part(1), true, &memory).is_none());
-        assert!(state.close(request, &memory), "the node still works on it");
+        assert!(state.close(request, true, &memory), "the node still works on it");
         assert!(state.dispatch(part(2), false, &memory).is_none());
         for random in [1, 2] {
             let revoked = state.unsent.first();
             assert!(matches!(revoked, Some(ClientBody::Retire { id: it, .. }) if it == id(random)));
-            state.unsent.sent(0);
+            state.unsent.sent(1);
         }
         assert!(state.unsent.first().is_none());
     }

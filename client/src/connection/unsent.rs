@@ -1,6 +1,7 @@
-//! What is to be told to the node but found no room yet, and nobody waits for.
+//! What is told to the node by the way, and nobody waits for: kept until it is sent, and then until it is answered, so
+//! that a broker that comes anew is told again.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use gpu_handoff_protocol::message::{ClientBody, PublishedAs, RequestId};
@@ -9,15 +10,24 @@ use gpu_handoff_protocol::{BufferId, LeaseId, Refusal, limits as wire};
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     /// Leases to give back, many in a packet.
-    releases: Vec<LeaseId>,
+    releases: VecDeque<LeaseId>,
     /// One in a packet. They go first: what they end costs the node more.
     others: VecDeque<Other>,
+    /// Sent and not answered.
+    unanswered: HashMap<RequestId, Told>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Other {
     Cancel(RequestId),
     /// Revokes a buffer.
+    Retire(BufferId),
+}
+
+/// What the node was told.
+#[derive(Debug)]
+enum Told {
+    Releases(Vec<LeaseId>),
     Retire(BufferId),
 }
 
@@ -32,7 +42,7 @@ impl From<Other> for ClientBody {
 
 impl Unsent {
     pub(super) fn release(&mut self, lease: LeaseId) {
-        self.releases.push(lease);
+        self.releases.push_back(lease);
     }
 
     pub(super) fn cancel(&mut self, request: RequestId) {
@@ -49,26 +59,58 @@ impl Unsent {
         outcomes.iter().flatten().for_each(|receipt| self.retire(receipt.id));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.releases.is_empty() && self.others.is_empty()
+    }
+
     /// What the next packet is to say.
     pub(super) fn first(&self) -> Option<ClientBody> {
         let releases = || {
             let count = self.releases.len().min(wire::MESSAGE_ITEMS);
-            (count > 0).then(|| ClientBody::Release(self.releases[..count].to_vec()))
+            (count > 0).then(|| ClientBody::Release(self.releases.iter().take(count).copied().collect()))
         };
         self.others.front().map(|other| (*other).into()).or_else(releases)
     }
 
-    /// The [`first`](Self::first) packet, with so many leases, was sent.
-    pub(super) fn sent(&mut self, leases: usize) {
-        if leases == 0 {
-            self.others.pop_front();
-        } else {
-            self.releases.drain(..leases.min(self.releases.len()));
+    /// The [`first`](Self::first) packet was sent with this number.
+    pub(super) fn sent(&mut self, request: RequestId) {
+        let told = match self.others.pop_front() {
+            // The answer to it is that of the request which it ends.
+            Some(Other::Cancel(_)) => return,
+            Some(Other::Retire(id)) => Told::Retire(id),
+            None => {
+                let count = self.releases.len().min(wire::MESSAGE_ITEMS);
+                Told::Releases(self.releases.drain(..count).collect())
+            }
+        };
+        self.unanswered.insert(request, told);
+    }
+
+    /// A release was sent with this number, and its caller does not wait any more.
+    pub(super) fn release_sent(&mut self, request: RequestId, leases: Vec<LeaseId>) {
+        self.unanswered.insert(request, Told::Releases(leases));
+    }
+
+    /// The node has answered; gives the leases that this was about.
+    pub(super) fn answered(&mut self, request: RequestId) -> Vec<LeaseId> {
+        match self.unanswered.remove(&request) {
+            Some(Told::Releases(leases)) => leases,
+            Some(Told::Retire(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Another broker is to be told all that was not answered. It knows of no request that could be cancelled.
+    pub(super) fn again(&mut self) {
+        self.others.retain(|other| !matches!(other, Other::Cancel(_)));
+        for told in std::mem::take(&mut self.unanswered).into_values() {
+            match told {
+                Told::Releases(leases) => self.releases.extend(leases),
+                Told::Retire(id) => self.retire(id),
+            }
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.releases.clear();
-        self.others.clear();
+        *self = Self::default();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, PublishedAs, Target, Wanted};
-use gpu_handoff_protocol::{Code, LeaseId, Refusal};
+use gpu_handoff_protocol::{Code, Refusal};
 
 use super::fake::{Door, Fake, connected, grant, until, welcome};
 use super::{id, info};
@@ -15,7 +15,7 @@ pub(super) fn exported() -> Arc<ExportedFd> {
     Arc::new(ExportedFd { fd, bytes: 2 << 20, device: gpu_handoff_cuda::DeviceUuid::from_bytes([1; 16]) })
 }
 
-fn named(name: &str) -> Acquire {
+pub(super) fn named(name: &str) -> Acquire {
     Acquire::named(name).unwrap()
 }
 
@@ -227,9 +227,8 @@ fn expect_revoked(fake: &mut Fake, random: u128) {
 #[test]
 fn what_is_published_too_late_is_revoked() {
     let (client, mut fake, _) = connected();
-    let publication =
-        client.shared.exporter.export(&Buffer::named("w").unwrap().exported(exported())).unwrap();
-    let body = ClientBody::Publish(vec![publication]);
+    let ready = client.shared.exporter.export(&Buffer::named("w").unwrap().exported(exported())).unwrap();
+    let body = ClientBody::Publish(vec![ready.publication]);
     let soon = Instant::now() + Duration::from_millis(10);
     let error = client.shared.connection.call(body, soon).unwrap_err();
     assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
@@ -329,48 +328,4 @@ fn a_node_that_answers_for_more_than_was_asked_is_not_believed() {
         assert!(matches!(acquire.join().unwrap(), ClientError::Protocol { .. }));
     });
     assert!(fake.heard().is_none(), "with the connection its leases end");
-}
-
-#[test]
-fn a_full_connection_holds_up_no_drop() {
-    let (client, mut fake, _) = connected();
-    let connection = &client.shared.connection;
-    // More single releases than the queue of a connection takes while the node reads nothing.
-    const LEASES: u64 = 2_000;
-    for lease in 0..LEASES {
-        connection.release_later(LeaseId(lease));
-    }
-    let mut heard = Vec::new();
-    while (heard.len() as u64) < LEASES {
-        heard.extend(fake.hear_release());
-    }
-    assert!(heard.iter().copied().eq(0..LEASES), "each once, in order");
-}
-
-#[test]
-fn a_dropped_watch_is_cancelled_though_there_was_no_room() {
-    let (client, mut fake, _) = connected();
-    let watch = client.watch().unwrap();
-    let (watched, _) = fake.expect();
-    for lease in 0..2_000 {
-        client.shared.connection.release_later(LeaseId(lease));
-    }
-    drop(watch);
-    let (mut released, mut cancelled) = (0, 0);
-    while released < 2_000 || cancelled == 0 {
-        let (request, body) = fake.expect();
-        match body {
-            ClientBody::Release(leases) => {
-                released += leases.len();
-                fake.say(request, BrokerBody::Released(vec![Ok(()); leases.len()]));
-            }
-            ClientBody::Cancel { request } => {
-                assert_eq!(request, watched);
-                cancelled += 1;
-                fake.say(watched, BrokerBody::Cancelled);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!((released, cancelled), (2_000, 1));
 }

@@ -56,6 +56,13 @@ impl Fake {
         }
     }
 
+    /// Says the first packet of an answer that takes several.
+    pub(super) fn say_first_part(&self, request: RequestId, body: BrokerBody) {
+        let packets = codec::encode_broker(&BrokerMessage { request, body });
+        assert!(packets.len() > 1);
+        self.socket.send(&packets[0], patience()).unwrap();
+    }
+
     pub(super) fn notice(&self, event: Event) {
         self.say(0, BrokerBody::Event(event));
     }
@@ -100,8 +107,9 @@ impl Door {
         Self { listener: SeqListener::bind(&path).unwrap(), path, _folder: folder }
     }
 
+    /// A client that does not connect again.
     pub(super) fn builder(&self) -> ClientBuilder {
-        Client::builder().socket(&self.path).program("test")
+        Client::builder().socket(&self.path).program("test").reconnect(Duration::ZERO)
     }
 
     pub(super) fn accept(&self) -> Fake {
