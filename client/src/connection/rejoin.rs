@@ -228,7 +228,9 @@ impl<'a> Talk<'a> {
     fn ask(&mut self, body: ClientBody) -> Result<BrokerBody, Failed> {
         let request = self.connection.lock()?.number();
         let packet = codec::encode_client(&ClientMessage { request, body });
-        self.socket.send(&packet, Some(self.until.min(Instant::now() + limits::SEND)))?;
+        while !self.socket.try_send(&packet)? {
+            self.wait_for(PollFlags::OUT)?;
+        }
         let mut so_far: Option<BrokerBody> = None;
         loop {
             let (message, more) = self.hear()?;
@@ -255,20 +257,23 @@ impl<'a> Talk<'a> {
                 Read::Closed => return Err(Failed::ForNow),
                 Read::Nothing => {}
             }
-            let mut state = self.connection.lock()?;
-            if state.end.is_some() {
-                return Err(Failed::ForNow);
-            }
-            // The bell tells that the connection was closed.
-            state.listener = Listener::Polls;
-            drop(state);
-            let on = [self.socket.as_fd(), self.connection.bell.as_fd()].map(|fd| (fd, PollFlags::IN));
-            let ready = wait(&on, Some(self.until));
-            drop(self.connection.answer_bell()?);
-            if !ready? {
-                return Err(Failed::ForNow);
-            }
+            self.wait_for(PollFlags::IN)?;
         }
+    }
+
+    /// Until the socket is ready, unless the time is over or the connection was closed.
+    fn wait_for(&self, events: PollFlags) -> Result<(), Failed> {
+        let mut state = self.connection.lock()?;
+        if state.end.is_some() {
+            return Err(Failed::ForNow);
+        }
+        // The bell tells that the connection was closed.
+        state.listener = Listener::Polls;
+        drop(state);
+        let on = [(self.socket.as_fd(), events), (self.connection.bell.as_fd(), PollFlags::IN)];
+        let ready = wait(&on, Some(self.until));
+        drop(self.connection.answer_bell()?);
+        if ready? { Ok(()) } else { Err(Failed::ForNow) }
     }
 
     /// What nobody asked for: news of what was restored, or that this broker does not want us.

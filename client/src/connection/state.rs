@@ -152,13 +152,19 @@ impl State {
     /// Closes a request and gives back what came for it. True: the node still works on it.
     pub(super) fn close(&mut self, request: RequestId, was_sent: bool, sink: &dyn Sink) -> bool {
         let Some(slot) = self.slots.remove(&request) else { return false };
+        // Where this broker was not asked, there is nothing to cancel, but a release is still to be told.
+        let was_asked = !self.to_ask.contains(&request);
         let open = match slot.content {
             // An answer that was taken leaves nothing behind: the request is over.
             Content::Answer { so_far, whole } => {
                 so_far.into_iter().for_each(|body| self.turn_down(body, Some(sink)));
                 match slot.body {
                     ClientBody::Release(leases) if !whole && was_sent => {
-                        self.unsent.release_sent(request, leases);
+                        if was_asked {
+                            self.unsent.release_sent(request, leases);
+                        } else {
+                            leases.into_iter().for_each(|lease| self.unsent.release(lease));
+                        }
                         false
                     }
                     _ => !whole,
@@ -166,7 +172,7 @@ impl State {
             }
             Content::Events(events) => events.open,
         };
-        open && self.end.is_none() && matches!(self.link, Link::Up(_))
+        open && was_asked && self.end.is_none()
     }
 
     /// Gives back what nobody takes.

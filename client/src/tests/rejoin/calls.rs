@@ -1,6 +1,7 @@
 //! Calls that are under way, or come, while there is no broker.
 
 use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 
 use super::*;
 
@@ -152,4 +153,19 @@ fn half_an_answer_of_the_last_broker_leaves_nothing_behind() {
         assert_eq!(leases.iter().map(|it| it.id().0).collect::<Vec<_>>(), [8, 9]);
         assert!(leases.iter().all(|it| it.state() == LeaseState::Held));
     });
+}
+
+#[test]
+fn a_release_that_is_given_up_while_there_is_no_broker_is_told_to_the_next() {
+    let (scene, mut fake) = scene();
+    let lease = scene.acquire(&mut fake, 7, 1);
+    fake.hang_up();
+    until("the loss", || scene.client.shared.connection.is_away());
+    let body = ClientBody::Release(vec![lease.id()]);
+    let soon = Instant::now() + Duration::from_millis(10);
+    let error = scene.client.shared.connection.call(body, soon).unwrap_err();
+    assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
+    let mut fake = scene.door.greeted(2);
+    assert_eq!(fake.restore(), [lease_receipt(7)]);
+    assert_eq!(fake.hear_release(), [7]);
 }
