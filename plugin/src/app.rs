@@ -21,8 +21,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::config::descriptor_limit;
-use crate::gpu::starter::Starter;
-use crate::gpu::supervisor::Supervisor;
+use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity::Door;
 use crate::journal::{Journal, StateDir};
 use crate::lane::{self, Lane, LaneSpec, Shared};
@@ -53,7 +52,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
-    let (supervisor, inspector) = Supervisor::new(Starter::new(node.clone()));
+    let (workers, reach) = Workers::new(Starter::new(node.clone()), Gpus::of_the_driver());
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
     let past = Past { found, clock: boot_clock() };
@@ -61,7 +60,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let owner = Owner::new(registry, Some(journal));
     let shared = Shared {
         owner: Arc::clone(&owner),
-        inspector,
+        workers: reach,
         boot,
         sealer: Arc::new(Sealer::new(state.key(), boot)),
         instance: draw_instance()?,
@@ -73,7 +72,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let lanes = start_lanes(&setup, members, &shared, &ends)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
-    tasks.spawn(supervisor.run(stopped));
+    tasks.spawn(workers.run(stopped));
     let mut self_test = JoinSet::new();
     if setup.policy.legacy != LegacyRule::Deny {
         self_test.spawn(prove_pid_word(node, shared.clone()));

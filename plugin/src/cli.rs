@@ -7,6 +7,7 @@ use std::str::FromStr;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gpu_handoff_logs::LogFormat;
+use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_sys::unprivileged::User;
 
 use crate::config::Config;
@@ -34,7 +35,11 @@ enum Mode {
     Broker,
     /// Inspect descriptors for the broker. The node starts this itself, with the request socket as standard input.
     #[command(hide = true)]
-    GpuWorker,
+    GpuWorker {
+        /// The GPU that it is asked about; the driver is told so by `CUDA_VISIBLE_DEVICES`.
+        #[arg(long)]
+        gpu: Option<DeviceUuid>,
+    },
     /// One half of the self-test of legacy handles. The node starts this itself.
     #[command(hide = true)]
     LegacySelfTest {
@@ -113,10 +118,10 @@ impl Args {
                 gpu_handoff_logs::init(log_format)?;
                 app::run()
             }
-            Mode::GpuWorker => {
+            Mode::GpuWorker { gpu } => {
                 let requests =
                     std::io::stdin().as_fd().try_clone_to_owned().context("take the request socket")?;
-                gpu::worker::run(requests).context("serve the broker")
+                gpu::worker::run(requests, gpu).context("serve the broker")
             }
             Mode::LegacySelfTest { half } => self_test::run_half(half),
         }

@@ -1,71 +1,47 @@
-//! Where a descriptor is validated: in a child process, the only one that loads the GPU driver.
+//! Where a descriptor is validated: in child processes, the only ones that load the GPU driver, one for each GPU.
 //!
-//! The lane that received a descriptor sends it to the worker itself and keeps its own copy until the answer is in, so
-//! that no thread serving others ever holds a stranger's descriptor. A worker is handed out once it has loaded the
-//! driver. One that hangs or dies is replaced, and only the requests that waited for it are refused; one whose driver
-//! fails is replaced, and what it had not begun is asked of the next.
+//! The lane that received a descriptor looks at it itself, compares what it sees with memory that the GPU's worker made
+//! and exported, and sends only what looks alike to the worker, which answers to the lane: two changes of process, and
+//! nothing that serves other members has a part in it. The lane keeps its own copy until the answer is in. A worker that
+//! hangs or dies is replaced; the worker notes which request it begins, so that only the one that did it is refused, and
+//! the others are asked of the next worker.
 //!
 //! | concern | file |
 //! |---|---|
-//! | asking a worker; a deadline for each request | [`inspector`] |
-//! | when a worker process is started and replaced | [`supervisor`] |
-//! | how | [`starter`] |
+//! | a lane asks; a deadline for each request | [`inspector`] |
+//! | a lane's connection to one worker | `road` |
+//! | what a descriptor looks like, without the driver | `look` |
+//! | which GPUs the node has; a supervisor for each | [`workers`] |
+//! | one GPU's worker is started, and replaced | `supervisor` |
+//! | having a worker process started and ended | [`starter`] |
+//! | what is said between lane, supervisor and worker | `wire` |
 //! | which failures were logged already | `told` |
 //! | the worker process itself | [`worker`] |
 //! | whether legacy handles may be cured on this driver | [`self_test`] |
 
 use gpu_handoff_protocol::DeviceUuid;
-use serde::{Deserialize, Serialize};
 
 pub mod inspector;
+mod look;
+mod road;
 pub mod self_test;
 pub mod starter;
-pub mod supervisor;
+mod supervisor;
 mod told;
+mod wire;
 pub mod worker;
+pub mod workers;
 
 pub use inspector::Inspector;
-
-/// What the worker is asked; one descriptor comes along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
-    /// Number of the request.
-    pub id: u64,
-    /// Size that the memory is said to have, in bytes.
-    pub bytes: u64,
-}
-
-/// What the worker answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    /// The request that this answers.
-    pub id: u64,
-    /// What was found.
-    pub verdict: Verdict,
-}
-
-/// What the worker says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Word {
-    /// Its first word: the driver is loaded.
-    Ready,
-    /// Its first and last word: the driver could not be loaded.
-    NoDriver {
-        /// What the driver answered.
-        why: String,
-    },
-    /// An answer.
-    Answer(Reply),
-}
+pub use starter::Starter;
+pub use workers::{Gpus, Reach, Workers};
 
 /// What a descriptor was found to be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// GPU memory of the stated size.
     GpuMemory {
-        /// The device that holds it; `None`: one that the worker cannot see.
+        /// The device that holds it; `None`: another than the worker's.
         device: Option<DeviceUuid>,
     },
     /// No GPU memory.

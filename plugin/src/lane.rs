@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Grant};
-use gpu_handoff_protocol::socket::SeqListener;
+use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener};
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
 use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef, PodUid, SlotId};
 use tokio::sync::{mpsc, watch};
@@ -36,7 +36,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use tracing::{Instrument, error, info, info_span, warn};
 
-use crate::gpu::Inspector;
+use crate::gpu::{Inspector, Reach};
 use crate::identity::Door;
 use crate::limits;
 use crate::owner::{LaneCommand, LaneHandle, Owner};
@@ -82,7 +82,7 @@ pub struct Shared {
     /// The registry.
     pub owner: Arc<Owner>,
     /// The GPU workers.
-    pub inspector: Inspector,
+    pub workers: Reach,
     /// The node's boot.
     pub boot: BootTag,
     /// What makes and reads receipts.
@@ -132,6 +132,10 @@ pub(crate) struct Context {
     absent: Absent,
     /// The context itself, for what is watched on its behalf.
     this: Weak<Context>,
+    /// The way to the GPU workers.
+    inspector: Rc<Inspector>,
+    /// Room for the packet that is being received, whoever sent it: no task keeps it while it waits.
+    buffer: Rc<RefCell<RecvBuffer>>,
 }
 
 /// An application's connection that passed the door.
@@ -282,6 +286,8 @@ async fn serve(spec: LaneSpec, shared: Shared, listener: SeqListener, queue: Lan
 async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: LaneHandle) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
+    let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
+    let inspector = Inspector::new(shared.workers.clone(), spec.member.0, Rc::clone(&buffer));
     let context = Rc::new_cyclic(|this| Context {
         spec,
         shared,
@@ -296,6 +302,8 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         offers: slot::Offers::default(),
         absent: Absent::default(),
         this: Weak::clone(this),
+        inspector: Rc::new(inspector),
+        buffer,
     });
     info!("serving");
     let mut tasks = JoinSet::new();

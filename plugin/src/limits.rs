@@ -37,6 +37,12 @@ pub const WORKER_WAIT_TIME: Duration = Duration::from_secs(20);
 pub const WORKER_PAUSE: Duration = Duration::from_millis(500);
 /// How long the daemon, when it stops, and a lane wait for the end of a GPU worker that was killed.
 pub const WORKER_END_TIME: Duration = Duration::from_secs(1);
+/// How long a lane waits to learn what became of a worker whose time was over, before it gives it up.
+pub const WORKER_FATE_TIME: Duration = Duration::from_secs(3);
+/// How long a GPU worker stays that nobody asks anything. The next one needs about 10 ms to start.
+pub const WORKER_IDLE_TIME: Duration = Duration::from_secs(60);
+/// GPU workers that may break over descriptors of one member; then it may not publish vmm buffers any more, until it leaves.
+pub const WORKERS_BROKEN: u32 = 3;
 /// GPU workers that were killed and have not ended, with which no further one is started.
 pub const WORKERS_ENDING: usize = 8;
 /// Distinct failures of GPU workers that are remembered as logged.

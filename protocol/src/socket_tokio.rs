@@ -1,5 +1,6 @@
 //! The sockets of [`crate::socket`] for programs that run on tokio.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -41,14 +42,41 @@ impl AsyncSeqPacket {
     /// # Errors
     /// What `recvmsg` answers.
     pub async fn recv(&self, buffer: &mut RecvBuffer) -> io::Result<Option<Frame>> {
+        self.recv_by(|socket| socket::try_recv(socket, buffer)).await
+    }
+
+    /// Receives as [`recv`](Self::recv), into a buffer that others of this thread use too, while nothing is there for this
+    /// one.
+    ///
+    /// # Errors
+    /// What `recvmsg` answers.
+    pub async fn recv_in(&self, buffer: &RefCell<RecvBuffer>) -> io::Result<Option<Frame>> {
+        self.recv_by(|socket| socket::try_recv(socket, &mut buffer.borrow_mut())).await
+    }
+
+    async fn recv_by(
+        &self,
+        mut receive: impl FnMut(BorrowedFd<'_>) -> io::Result<Received>,
+    ) -> io::Result<Option<Frame>> {
         loop {
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|s| would_block(socket::try_recv(s.as_fd(), buffer)?)) {
+            match ready.try_io(|s| would_block(receive(s.as_fd())?)) {
                 Ok(Ok(Received::Frame(frame))) => return Ok(Some(frame)),
                 Ok(Ok(_)) => return Ok(None),
                 Ok(Err(e)) => return Err(e),
                 Err(_would_block) => {}
             }
+        }
+    }
+
+    /// Receives one packet without waiting; `None`: nothing is there, or the peer has ended the connection.
+    ///
+    /// # Errors
+    /// What `recvmsg` answers.
+    pub fn try_recv_in(&self, buffer: &RefCell<RecvBuffer>) -> io::Result<Option<Frame>> {
+        match socket::try_recv(self.as_fd(), &mut buffer.borrow_mut())? {
+            Received::Frame(frame) => Ok(Some(frame)),
+            Received::Nothing | Received::Closed => Ok(None),
         }
     }
 

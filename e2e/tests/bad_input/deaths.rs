@@ -18,10 +18,11 @@ use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Target,
 };
-use gpu_handoff_protocol::{BufferId, Code, DeviceUuid};
+use gpu_handoff_protocol::{BufferId, Code};
 
 use crate::scene::{
-    BYTES, SOURCE, Scene, Stage, acquire, acquired, eventually, folder, kill, publish, refused_with, verify,
+    BYTES, SOURCE, Scene, Stage, acquire, acquired, device, eventually, folder, kill, publish, refused_with,
+    verify,
 };
 
 /// Starts the program `rough` in the misbehaving pod, and waits for the first line that it prints.
@@ -269,10 +270,10 @@ fn the_gpu_worker() -> anyhow::Result<()> {
     })
 }
 
-/// An item that the GPU worker must look at to refuse it.
+/// An item that is refused as soon as it is known what memory looks like.
 fn no_memory() -> anyhow::Result<gpu_handoff_protocol::message::Publication> {
     let null = OwnedFd::from(File::open("/dev/null")?);
-    vmm("no-memory", DeviceUuid::from_bytes([1; 16]), BYTES, Arc::new(null))
+    vmm("no-memory", device(0), BYTES, Arc::new(null))
 }
 
 /// The plugin's copy of what is being vetted outlives the application: the GPU worker's close is never the last one.

@@ -17,7 +17,9 @@ use gpu_handoff_protocol::message::{Carrier, ClientBody, ClientMessage, Grant, S
 use gpu_handoff_protocol::{Code, DeviceUuid, PROTOCOL_VERSION};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 
-use crate::scene::{BYTES, Scene, Stage, descriptor_numbers, eventually, expect_code, folder, refused_with};
+use crate::scene::{
+    self, BYTES, Scene, Stage, descriptor_numbers, device, eventually, expect_code, folder, refused_with,
+};
 
 /// The kernel's most descriptors of one packet.
 const KERNEL_MOST: usize = 253;
@@ -202,7 +204,7 @@ fn a_table_that_is_full() -> anyhow::Result<()> {
 fn whatever_is_no_gpu_memory() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
         let mut client = Client::greeted(stage.rough.socket())?;
-        let device = DeviceUuid::from_bytes([1; 16]);
+        let device = device(0);
         let mut file = tempfile::tempfile()?;
         file.write_all(&vec![0; usize::try_from(BYTES)?])?;
         let memory = rustix::fs::memfd_create("not-gpu-memory", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -237,7 +239,20 @@ fn whatever_is_no_gpu_memory() -> anyhow::Result<()> {
                 Err(Code::NotGpuMemory),
                 "{what}: {outcome:?}"
             );
+            let refusal = outcome.unwrap_err();
+            let compared = &refusal.compared()[0];
+            assert!(compared.wanted.starts_with("regular file of mode 101"), "{what}: {refusal}");
+            assert!(!compared.found.contains("cuMem"), "the driver was asked about a {what}: {refusal}");
         }
+        // What looks alike is refused by the driver.
+        let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+        let alike = tempfile::tempfile_in(folder)?;
+        let mode = |path: &std::path::Path| anyhow::Ok(std::fs::metadata(path)?.permissions());
+        alike.set_permissions(mode(&memory_file(folder)?)?)?;
+        let alike = Arc::new(OwnedFd::from(alike));
+        let refusal = client.publish_one(vmm("no-memory", device, BYTES, alike)?)?.unwrap_err();
+        expect_code(&refusal, Code::NotGpuMemory);
+        assert!(refusal.compared()[0].found.contains("cuMem"), "{refusal}");
         // All in one packet, and the connection still goes on.
         let all = shared
             .iter()
@@ -248,6 +263,29 @@ fn whatever_is_no_gpu_memory() -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// A file of simulated memory.
+fn memory_file(device: &std::path::Path) -> anyhow::Result<std::path::PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut folders = vec![device.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let (path, kind) =
+                (entry.as_ref().map(|e| e.path()), entry.as_ref().map(std::fs::DirEntry::file_type));
+            let (Ok(path), Ok(Ok(kind))) = (path, kind) else { continue };
+            match kind {
+                kind if kind.is_dir() => folders.push(path),
+                // The pair makes and frees memory all the while.
+                kind if kind.is_file() => match std::fs::metadata(&path) {
+                    Ok(found) if found.permissions().mode() & 0o1000 != 0 => return Ok(path),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+    }
+    anyhow::bail!("no memory in {}", device.display())
 }
 
 #[test]
@@ -270,14 +308,13 @@ fn memory_of_another_size_or_another_gpu() -> anyhow::Result<()> {
             (beyond.facts.offset, beyond.facts.size) = (offset, size);
             refused_with(client.publish_one(beyond)?, Code::SizeMismatch);
         }
-        // The other GPU of this node, and one that it does not have.
-        let mut other = *device.as_bytes();
-        other[15] = 1;
-        for claimed in [other, [9; 16]] {
-            let claimed = DeviceUuid::from_bytes(claimed);
+        // The other GPU of this node, and one that it does not have: nobody is asked about that.
+        let of_none = DeviceUuid::from_bytes([9; 16]);
+        let node = format!("a node with {device}, {}", scene::device(1));
+        for (claimed, found) in [(scene::device(1), "memory of another GPU"), (of_none, &*node)] {
             let refusal = client.publish_one(vmm("wrong-gpu", claimed, BYTES, memory.clone())?)?.unwrap_err();
             expect_code(&refusal, Code::DeviceMismatch);
-            assert_eq!(refusal.compared()[0].found, device.to_string());
+            assert_eq!(refusal.compared()[0].found, found);
         }
         // Good and bad in one packet are told apart, in order.
         let items = vec![
@@ -307,7 +344,7 @@ fn a_descriptor_that_blocks_its_closer_hurts_only_its_sender() -> anyhow::Result
         while sender.write(&chunk).is_ok() {}
         rustix::net::sockopt::set_socket_linger(&sender, Some(LINGER))?;
         let (begin, rounds) = (Instant::now(), stage.rounds());
-        let item = vmm("lingering", DeviceUuid::from_bytes([1; 16]), BYTES, Arc::new(OwnedFd::from(sender)))?;
+        let item = vmm("lingering", device(0), BYTES, Arc::new(OwnedFd::from(sender)))?;
         // The message takes the last copy of this side with it.
         let outcome = client.publish_one(item)?;
         refused_with(outcome, Code::NotGpuMemory);

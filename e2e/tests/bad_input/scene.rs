@@ -1,5 +1,6 @@
 //! A node with a pod that misbehaves and a pair that does not.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,10 +13,10 @@ use gpu_handoff_e2e::folder::Folder;
 use gpu_handoff_e2e::gpu::Gpu;
 use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
 use gpu_handoff_e2e::pod::{Pod, Walls};
-use gpu_handoff_e2e::rough::{Client, Sidecar};
+use gpu_handoff_e2e::rough::{Client, Sidecar, vmm};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_protocol::message::{Grant, Target};
-use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
 use gpu_handoff_simcuda::dump;
 
 /// Size of the buffers, in bytes: the granularity of GPU memory.
@@ -29,6 +30,24 @@ pub(crate) const SOURCE: &str = "source";
 pub(crate) fn folder() -> anyhow::Result<Folder> {
     static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
     FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
+}
+
+/// A GPU of the simulated machine.
+pub(crate) fn device(minor: u8) -> DeviceUuid {
+    let mut uuid = *b"simcuda\0\x40\0\x80\0\0\0\0\0";
+    uuid[15] = minor;
+    DeviceUuid::from_bytes(uuid)
+}
+
+/// Something that the GPU's driver would not take, refused: from then on the pod's lane has its way to the GPU's worker,
+/// whose descriptors count.
+fn open_ways(pod: &Pod, gpus: usize) -> anyhow::Result<()> {
+    let mut client = Client::greeted(pod.socket())?;
+    for minor in 0..u8::try_from(gpus)? {
+        let null = Arc::new(File::open("/dev/null")?.into());
+        refused_with(client.publish_one(vmm("no-memory", device(minor), BYTES, null)?)?, Code::NotGpuMemory);
+    }
+    Ok(())
 }
 
 /// A node with its pods.
@@ -66,6 +85,7 @@ impl Scene {
     }
 
     pub(crate) fn on(gpu: Gpu, policy: &serde_json::Value) -> anyhow::Result<Self> {
+        let Gpu::Simulated { gpus, .. } = gpu else { anyhow::bail!("the scene is for the simulator") };
         let member = |pod, group| Member { pod, group };
         let members = [
             member("producer", "group"),
@@ -78,6 +98,9 @@ impl Scene {
         let (producer, consumer) = (pod("producer")?, pod("consumer")?);
         let (rough, stranger) = (pod("rough")?, pod("stranger")?);
         let stage = Stage { rough, stranger, producer, consumer, node, rounds: AtomicU64::new(0) };
+        for pod in [&stage.rough, &stage.stranger] {
+            open_ways(pod, gpus)?;
+        }
         let pair = Pair::start(&stage)?;
         Ok(Self { stage, pair })
     }
@@ -115,11 +138,16 @@ impl Scene {
     }
 
     /// As `run` for a deed that the pair cannot but notice: it rests meanwhile.
-    pub(crate) fn run_disturbed(self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn run_disturbed(
+        mut self,
+        deed: impl FnOnce(&Stage) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let before = self.stage.settled()?;
         deed(&self.stage)
             .with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
         self.stage.wait_for_no_more_than(&before)?;
+        // A GPU worker that is new counts with the pair's way to it.
+        self.pair.hand_over()?;
         self.run(|_| Ok(()))
     }
 
@@ -248,11 +276,15 @@ impl Stage {
         Sidecar::greeted(&self.slot())
     }
 
-    /// The process number of the GPU worker.
+    /// The process number of the first GPU's worker.
     pub(crate) fn worker(&self) -> anyhow::Result<u32> {
         let log = self.node.log();
-        let number =
-            log.lines().rev().find_map(|l| l.split_once("gpu worker started pid=")?.1.trim().parse().ok());
+        let gpu = format!("gpu={}", device(0));
+        let started = |line: &str| {
+            let (number, of) = line.split_once("gpu worker started pid=")?.1.trim().split_once(' ')?;
+            (of == gpu).then(|| number.parse().ok())?
+        };
+        let number = log.lines().rev().find_map(started);
         number.context("the plugin's log names no GPU worker")
     }
 

@@ -1,134 +1,138 @@
-//! Asking a worker what a descriptor is, with a deadline for each request.
+//! A lane asks what a descriptor is.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use gpu_handoff_protocol::codec::Outgoing;
-use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{Code, Refusal};
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use gpu_handoff_protocol::socket::RecvBuffer;
+use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::warn;
 
-use super::{Request, Verdict};
+use super::Verdict;
+use super::look::Look;
+use super::road::{Answer, Link, Road};
+use super::wire::{Begun, Request};
+use super::workers::{Need, NotReady, Reach, WorkerNeed};
 use crate::limits;
 
-/// What becomes of a request that a worker took.
+/// One lane's way to the workers. For the lane's thread alone.
 #[derive(Debug)]
-pub(super) enum Answer {
-    /// It was inspected.
-    Verdict(Verdict),
-    /// The worker had to go before it began: the next one may be asked.
-    NotBegun,
-}
-
-/// The road to one worker process, for as long as it lives.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) generation: u64,
-    pub(super) socket: AsyncSeqPacket,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-}
-
-impl Link {
-    pub(super) fn new(generation: u64, socket: AsyncSeqPacket) -> Self {
-        Self { generation, socket, waiting: Mutex::default() }
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
-        // The map is whole at every step, so a thread that panicked beside it leaves nothing half done.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands an answer to whoever waits for it.
-    pub(super) fn deliver(&self, id: u64, verdict: Verdict) {
-        if let Some(asker) = self.waiting().remove(&id) {
-            // Nobody waits any more: the answer came after its deadline.
-            let _ = asker.send(Answer::Verdict(verdict));
-        }
-    }
-
-    /// The worker is gone. Whoever waits may ask again, or learns it by the end of its channel.
-    pub(super) fn abandon(&self, may_ask_again: bool) {
-        let waiting = std::mem::take(&mut *self.waiting());
-        if may_ask_again {
-            for asker in waiting.into_values() {
-                let _ = asker.send(Answer::NotBegun);
-            }
-        }
-    }
-}
-
-/// Why there is no worker.
-#[derive(Debug, Clone)]
-pub(super) struct NotReady {
-    pub(super) wanted: String,
-    pub(super) found: String,
-}
-
-/// Who waits for the road to a worker.
-pub(super) type Asker = oneshot::Sender<Result<Arc<Link>, NotReady>>;
-
-/// What the supervisor is asked for.
-#[derive(Debug)]
-pub(super) enum Need {
-    /// The road to a worker that is ready.
-    Link(Asker),
-    /// Another worker than this one, which does not answer.
-    Replacement(u64),
-}
-
-/// Asks GPU workers what descriptors are. Clones share one worker.
-#[derive(Debug, Clone)]
 pub struct Inspector {
-    needs: mpsc::Sender<Need>,
-    current: Arc<Mutex<Option<Arc<Link>>>>,
-    next_id: Arc<AtomicU64>,
-    at_a_time: Arc<Semaphore>,
+    reach: Reach,
+    lane: u32,
+    roads: Rc<RefCell<HashMap<DeviceUuid, Rc<Road>>>>,
+    /// Those that hand answers out.
+    tasks: RefCell<JoinSet<()>>,
+    buffer: Rc<RefCell<RecvBuffer>>,
+    next_id: Cell<u64>,
+    /// Workers that broke over a descriptor of this lane's member.
+    broken: Cell<u32>,
 }
 
 impl Inspector {
-    pub(super) fn new(needs: mpsc::Sender<Need>, current: Arc<Mutex<Option<Arc<Link>>>>) -> Self {
-        let at_a_time = Arc::new(Semaphore::new(limits::INSPECTIONS));
-        Self { needs, current, next_id: Arc::new(AtomicU64::new(1)), at_a_time }
+    /// The way of the lane of this number, which receives into `buffer`.
+    #[must_use]
+    pub fn new(reach: Reach, lane: u32, buffer: Rc<RefCell<RecvBuffer>>) -> Self {
+        let (roads, tasks) = (Rc::default(), RefCell::default());
+        Self { reach, lane, roads, tasks, buffer, next_id: Cell::new(1), broken: Cell::new(0) }
     }
 
-    /// What a worker finds the descriptor to be, against the size that is claimed of it.
+    /// What the claimed GPU's worker finds the descriptor to be, against the size that is claimed of it.
     ///
     /// The descriptor is sent from the caller's own thread. The caller's copy must outlive the request, so this is not to
     /// be dropped before it is done: then the worker has closed its own copy, or serves nobody any more.
     ///
     /// # Errors
-    /// `GPU_WORKER_TIMEOUT` or `GPU_WORKER_FAILED`.
-    pub async fn inspect(&self, fd: &Arc<OwnedFd>, bytes: u64) -> Result<Verdict, Refusal> {
-        let _turn = self.at_a_time.acquire().await.map_err(|_| stopping())?;
-        let mut link = self.link().await?;
+    /// `DEVICE_MISMATCH` for a GPU that the node does not have, `NOT_GPU_MEMORY` for what does not look like memory,
+    /// `MEMBER_SUSPENDED`, `GPU_WORKER_TIMEOUT` or `GPU_WORKER_FAILED`.
+    pub async fn inspect(
+        &self,
+        fd: &Arc<OwnedFd>,
+        device: DeviceUuid,
+        bytes: u64,
+    ) -> Result<Verdict, Refusal> {
+        self.may_ask()?;
+        self.node_has(device).await?;
+        let mut road = self.road(device).await?;
+        look(&road.link, fd)?;
+        let _turn = self.reach.at_a_time.acquire().await.map_err(|_| stopping())?;
+        // Its turn may have come after a while.
+        self.may_ask()?;
         for _ in 1..limits::INSPECTION_TRIES {
-            if let Some(verdict) = self.ask(&link, fd, bytes).await? {
+            if let Some(verdict) = self.ask(&road, fd, bytes).await? {
                 return Ok(verdict);
             }
             // Where this one has not been seen to be gone, it is now; the next road is behind that in the queue.
-            self.need(Need::Replacement(link.generation)).await?;
-            link = self.new_link().await?;
+            self.need(device, WorkerNeed::Replacement(road.link.generation)).await?;
+            road = self.open(self.new_link(device).await?).await?;
         }
-        let verdict = self.ask(&link, fd, bytes).await?;
+        let verdict = self.ask(&road, fd, bytes).await?;
         verdict.ok_or_else(|| {
             let wanted = format!("one of {} that begins", limits::INSPECTION_TRIES);
             Refusal::new(Code::WorkerFailed).compared_with("gpu worker", wanted, "each was replaced before")
         })
     }
 
+    /// Whoever breaks workers again and again keeps the others waiting.
+    fn may_ask(&self) -> Result<(), Refusal> {
+        if self.broken.get() < limits::WORKERS_BROKEN {
+            return Ok(());
+        }
+        let wanted = format!("fewer than {}", limits::WORKERS_BROKEN);
+        Err(Refusal::new(Code::MemberSuspended).compared_with(
+            "broken gpu workers",
+            wanted,
+            self.broken.get(),
+        ))
+    }
+
+    fn broke_one(&self, gpu: DeviceUuid) {
+        self.broken.set(self.broken.get() + 1);
+        warn!(%gpu, times = self.broken.get(), "a descriptor of the member broke the gpu worker");
+        if self.broken.get() == limits::WORKERS_BROKEN {
+            warn!("the member may not publish vmm buffers any more");
+        }
+    }
+
+    async fn node_has(&self, device: DeviceUuid) -> Result<(), Refusal> {
+        if self.reach.gpus.known().is_none() {
+            let (asker, answer) = oneshot::channel();
+            self.reach.needs.send(Need::Gpus(asker)).await.map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())?.map_err(not_ready)?;
+        }
+        let known = self.reach.gpus.known().unwrap_or_default();
+        if known.contains(&device) {
+            return Ok(());
+        }
+        let found = match known {
+            [] => "a node without GPUs".to_owned(),
+            some => {
+                let list: Vec<String> = some.iter().map(ToString::to_string).collect();
+                format!("a node with {}", list.join(", "))
+            }
+        };
+        Err(Refusal::new(Code::DeviceMismatch).compared_with("device", device, found))
+    }
+
     /// Asks one worker; `None`: it had to go before it began.
-    async fn ask(&self, link: &Link, fd: &Arc<OwnedFd>, bytes: u64) -> Result<Option<Verdict>, Refusal> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (asker, mut answer) = oneshot::channel();
-        let packet = packet(Request { id, bytes }, fd)?;
-        link.waiting().insert(id, asker);
-        let sent = timeout(limits::INSPECTION_TIME, send(link, &packet)).await;
+    async fn ask(&self, road: &Road, fd: &Arc<OwnedFd>, bytes: u64) -> Result<Option<Verdict>, Refusal> {
+        let id = self.next_id.replace(self.next_id.get() + 1);
+        let number = Begun { lane: self.lane, id };
+        let packet = Request::Inspect { number, bytes }.packet(Arc::clone(fd));
+        let answer = road.expect(id);
+        let sent = match road.link.requests.try_send(&packet) {
+            // Timers have their price: one is set only where there is something to wait for.
+            Ok(false) => timeout(limits::INSPECTION_TIME, road.link.send(&packet)).await,
+            other => Ok(other.map(drop)),
+        };
         if !matches!(sent, Ok(Ok(()))) {
-            link.waiting().remove(&id);
+            road.forget(id);
         }
         match sent {
             Ok(Ok(())) => {}
@@ -140,45 +144,79 @@ impl Inspector {
                     e,
                 ));
             }
-            Err(_elapsed) => return Err(self.too_late(link, "room in its queue").await),
-        }
-        match timeout(limits::INSPECTION_TIME, &mut answer).await {
-            Ok(answer) => told(answer),
             Err(_elapsed) => {
-                let refusal = self.too_late(link, "an answer").await;
-                // The worker has the descriptor until it is killed, and the caller's copy has to outlive that.
-                let _ = timeout(limits::WORKER_END_TIME, answer).await;
-                link.waiting().remove(&id);
-                Err(refusal)
+                self.need(road.link.gpu, WorkerNeed::Replacement(road.link.generation)).await?;
+                return Err(too_late("room in its queue"));
             }
         }
-    }
-
-    /// Has a worker replaced that does not do what it should.
-    async fn too_late(&self, link: &Link, what: &str) -> Refusal {
-        if let Err(stopping) = self.need(Need::Replacement(link.generation)).await {
-            return stopping;
-        }
-        let wanted = format!("{what} within {:?}", limits::INSPECTION_TIME);
-        Refusal::new(Code::WorkerTimeout).compared_with("gpu worker", wanted, "none")
-    }
-
-    async fn link(&self) -> Result<Arc<Link>, Refusal> {
-        let known = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match known {
-            Some(link) => Ok(link),
-            None => self.new_link().await,
+        match answer.await {
+            Ok(Answer::Verdict(verdict)) => Ok(Some(verdict)),
+            Ok(Answer::NotBegun) => Ok(None),
+            Ok(Answer::Hung) => {
+                self.broke_one(road.link.gpu);
+                Err(too_late("an answer"))
+            }
+            Ok(Answer::Crashed) => {
+                self.broke_one(road.link.gpu);
+                Err(died())
+            }
+            Ok(Answer::Lost) | Err(_) => Err(died()),
         }
     }
 
-    /// The road that the supervisor knows, or that of a worker that it starts.
-    async fn new_link(&self) -> Result<Arc<Link>, Refusal> {
-        let not_ready = |NotReady { wanted, found }| {
-            Refusal::new(Code::WorkerFailed).compared_with("gpu worker", wanted, found)
+    /// The road to the worker that is there, or to one that is started.
+    async fn road(&self, gpu: DeviceUuid) -> Result<Rc<Road>, Refusal> {
+        let known = self.roads.borrow().get(&gpu).filter(|road| !road.is_over()).cloned();
+        if let Some(road) = known {
+            return Ok(road);
+        }
+        match self.reach.current.of(gpu) {
+            Some(link) => self.open(link).await,
+            None => self.open(self.new_link(gpu).await?).await,
+        }
+    }
+
+    /// Makes this lane known to a worker, unless it is.
+    async fn open(&self, link: Arc<Link>) -> Result<Rc<Road>, Refusal> {
+        let gpu = link.gpu;
+        let same = |road: &&Rc<Road>| Arc::ptr_eq(&road.link, &link);
+        if let Some(road) = self.roads.borrow().get(&gpu).filter(same) {
+            return Ok(Rc::clone(road));
+        }
+        let failed =
+            |e: io::Error| Refusal::new(Code::WorkerFailed).compared_with("gpu worker", "reachable", e);
+        let (road, register) = Road::new(link, self.lane).map_err(failed)?;
+        // A worker that is gone by now is found to be so by whoever asks it.
+        match timeout(limits::INSPECTION_TIME, road.link.send(&register)).await {
+            Ok(Err(e)) if !has_ended(&e) => return Err(failed(e)),
+            Err(_elapsed) => return Err(too_late("room in its queue")),
+            Ok(_) => {}
+        }
+        let needs = self.reach.needs.clone();
+        let hung = move |generation| {
+            // A full queue has somebody else's word of it.
+            let _ = needs.try_send(Need::Worker(gpu, WorkerNeed::Replacement(generation)));
         };
+        self.roads.borrow_mut().insert(gpu, Rc::clone(&road));
+        let (served, roads, buffer) = (Rc::clone(&road), Rc::clone(&self.roads), Rc::clone(&self.buffer));
+        let mut tasks = self.tasks.borrow_mut();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_local(async move {
+            served.serve(&buffer, hung).await;
+            // What is left of a worker that is gone takes no descriptors.
+            let mut roads = roads.borrow_mut();
+            if roads.get(&gpu).is_some_and(|road| Rc::ptr_eq(road, &served)) {
+                roads.remove(&gpu);
+            }
+        });
+        Ok(road)
+    }
+
+    /// The worker that the supervisor knows, or one that it starts.
+    async fn new_link(&self, gpu: DeviceUuid) -> Result<Arc<Link>, Refusal> {
         let (asker, answer) = oneshot::channel();
         let asked = async {
-            self.need(Need::Link(asker)).await?;
+            self.need(gpu, WorkerNeed::Link(asker)).await?;
             answer.await.map_err(|_| stopping())
         };
         match timeout(limits::WORKER_WAIT_TIME, asked).await {
@@ -190,27 +228,35 @@ impl Inspector {
         }
     }
 
-    async fn need(&self, need: Need) -> Result<(), Refusal> {
-        self.needs.send(need).await.map_err(|_| stopping())
+    async fn need(&self, gpu: DeviceUuid, need: WorkerNeed) -> Result<(), Refusal> {
+        self.reach.needs.send(Need::Worker(gpu, need)).await.map_err(|_| stopping())
     }
 }
 
-fn packet(request: Request, fd: &Arc<OwnedFd>) -> Result<Outgoing, Refusal> {
-    let bytes = serde_json::to_vec(&request)
-        .map_err(|e| Refusal::new(Code::WorkerFailed).compared_with("request", "encoded", e))?;
-    Ok(Outgoing { bytes, descriptors: vec![Arc::clone(fd)] })
+/// Looks at the descriptor, in the lane's own thread: what does not look like memory is never sent on.
+fn look(link: &Link, fd: &Arc<OwnedFd>) -> Result<(), Refusal> {
+    let Some(wanted) = link.look else { return Ok(()) };
+    let refused = |found: &dyn std::fmt::Display| {
+        Err(Refusal::new(Code::NotGpuMemory).compared_with("descriptor", wanted, found))
+    };
+    match Look::at(fd.as_fd()) {
+        Ok(found) if found == wanted => Ok(()),
+        Ok(found) => refused(&found),
+        Err(e) => refused(&e),
+    }
 }
 
-fn told(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Option<Verdict>, Refusal> {
-    match answer {
-        Ok(Answer::Verdict(verdict)) => Ok(Some(verdict)),
-        Ok(Answer::NotBegun) => Ok(None),
-        Err(_) => Err(Refusal::new(Code::WorkerFailed).compared_with(
-            "gpu worker",
-            "alive",
-            "it ended before it answered",
-        )),
-    }
+fn not_ready(NotReady { wanted, found }: NotReady) -> Refusal {
+    Refusal::new(Code::WorkerFailed).compared_with("gpu worker", wanted, found)
+}
+
+fn too_late(what: &str) -> Refusal {
+    let wanted = format!("{what} within {:?}", limits::INSPECTION_TIME);
+    Refusal::new(Code::WorkerTimeout).compared_with("gpu worker", wanted, "none")
+}
+
+fn died() -> Refusal {
+    Refusal::new(Code::WorkerFailed).compared_with("gpu worker", "alive", "it ended before it answered")
 }
 
 fn stopping() -> Refusal {
@@ -221,13 +267,4 @@ fn stopping() -> Refusal {
 fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
-}
-
-/// Sends from this thread. The socket is registered with the supervisor's runtime, not with this thread's, so a full
-/// queue is looked at again after a pause.
-async fn send(link: &Link, packet: &Outgoing) -> io::Result<()> {
-    while !link.socket.try_send(packet)? {
-        sleep(limits::WORKER_QUEUE_PAUSE).await;
-    }
-    Ok(())
 }

@@ -1,20 +1,30 @@
 //! Starting and ending worker processes: the broker may not, the node does it.
 
+use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::socket::SeqPacket;
 
 use crate::node::client::{AskError, NodeClient};
-use crate::node::words::{Answer, Command};
+use crate::node::words::{Answer, Command, Ending};
 
 /// Starts workers.
 #[derive(Debug, Clone)]
 pub struct Starter(NodeClient);
 
-/// A worker process that was started.
+/// A worker that was started.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct Started {
+    /// Our end of its request socket. A worker that is well ends by itself when this ends.
+    pub(super) socket: SeqPacket,
+    /// Its process.
+    pub(super) process: Process,
+}
+
+/// A worker's process.
+#[derive(Debug)]
+pub(super) struct Process {
     node: NodeClient,
     number: u64,
-    /// Its process.
+    /// Its number.
     pub(super) pid: u32,
 }
 
@@ -25,22 +35,24 @@ impl Starter {
         Self(node)
     }
 
-    /// Starts a worker, and gives our end of its request socket.
-    pub(super) async fn start(&self) -> Result<(Worker, SeqPacket), AskError> {
-        match self.0.ask(Command::StartWorker).await? {
+    /// Starts a worker that sees one GPU, or all of them. Promises no more than that the process was started: its first
+    /// word tells whether it can work.
+    pub(super) async fn start(&self, gpu: Option<DeviceUuid>) -> Result<Started, AskError> {
+        match self.0.ask(Command::StartWorker { gpu }).await? {
             (Answer::Started { worker: number, pid }, Some(socket)) => {
-                Ok((Worker { node: self.0.clone(), number, pid }, SeqPacket::from_own(socket)))
+                let process = Process { node: self.0.clone(), number, pid };
+                Ok(Started { socket: SeqPacket::from_own(socket), process })
             }
             _ => Err(AskError::Strange),
         }
     }
 }
 
-impl Worker {
-    /// Kills it, and says with what status it ended, once it has.
-    pub(super) async fn end(self) -> Result<String, AskError> {
+impl Process {
+    /// Kills it, unless it has ended already, and says how it ended, and with what status, once it has.
+    pub(super) async fn end(self) -> Result<(Ending, String), AskError> {
         match self.node.ask(Command::EndWorker { worker: self.number }).await? {
-            (Answer::Ended { how }, _) => Ok(how),
+            (Answer::Ended { ending, how }, _) => Ok((ending, how)),
             _ => Err(AskError::Strange),
         }
     }

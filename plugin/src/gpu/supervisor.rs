@@ -1,11 +1,14 @@
-//! Starting the worker process when it is needed, and replacing it when it fails, hangs or dies.
+//! One GPU's worker: started when it is needed, replaced when it fails, hangs or dies.
 //!
 //! Nothing here waits without limit: a worker that is stuck in the kernel is left to end aside.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_logs::chain;
+use gpu_handoff_protocol::DeviceUuid;
+use gpu_handoff_protocol::codec::Frame;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::sync::{mpsc, watch};
@@ -13,235 +16,285 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::inspector::{Asker, Inspector, Link, Need, NotReady};
-use super::starter::{Starter, Worker};
+use super::look::Look;
+use super::road::{Fate, Link};
+use super::starter::{Process, Started, Starter};
 use super::told::Told;
-use super::{Verdict, Word};
+use super::wire::{Begun, Word};
+use super::workers::{Asker, Current, NotReady, WorkerNeed};
 use crate::limits;
+use crate::node::client::AskError;
+use crate::node::words::Ending;
 
-/// Most needs that wait for the supervisor.
-const NEEDS: usize = 256;
-
-/// Looks after the worker process.
+/// Looks after the worker of one GPU.
 #[derive(Debug)]
-pub struct Supervisor {
-    starter: Starter,
-    needs: mpsc::Receiver<Need>,
-    current: Arc<Mutex<Option<Arc<Link>>>>,
+pub(super) struct Supervisor {
+    pub(super) gpu: DeviceUuid,
+    pub(super) starter: Starter,
+    pub(super) needs: mpsc::Receiver<WorkerNeed>,
+    pub(super) current: Arc<Current>,
+    pub(super) stop: watch::Receiver<bool>,
+    history: History,
+}
+
+/// What has been so far.
+#[derive(Debug, Default)]
+struct History {
     started: u64,
-    /// Workers that were killed, until they have ended.
+    /// Workers that had to go, until they have ended.
     ending: JoinSet<()>,
     /// The last start, if it failed.
     failed: Option<(Instant, NotReady)>,
     told: Told,
 }
 
-/// Why a worker has to go.
-struct End {
-    why: &'static str,
-    /// Whether what else it was asked has surely no part in that, and may be asked of the next one.
-    others_may_ask_again: bool,
+/// A worker whose first word was that it is ready.
+struct Ready {
+    link: Arc<Link>,
+    begun: OwnedFd,
+    process: Process,
 }
 
-impl End {
-    const fn because(why: &'static str) -> Self {
-        Self { why, others_may_ask_again: false }
-    }
+/// Why a worker has to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It ended.
+    Itself,
+    /// It said that it ends.
+    LastWord(&'static str),
+    /// It did not answer in time.
+    Hung,
+    /// It is not needed any more, or says what it should not.
+    Unwanted(&'static str),
 }
 
 impl Supervisor {
-    /// A supervisor of workers, and the inspector that uses them.
-    #[must_use]
-    pub fn new(starter: Starter) -> (Self, Inspector) {
-        let (sender, needs) = mpsc::channel(NEEDS);
-        let current = Arc::new(Mutex::new(None));
-        let inspector = Inspector::new(sender, Arc::clone(&current));
-        let (ending, failed, told) = (JoinSet::new(), None, Told::default());
-        (Self { starter, needs, current, started: 0, ending, failed, told }, inspector)
+    pub(super) fn new(
+        gpu: DeviceUuid,
+        starter: Starter,
+        needs: mpsc::Receiver<WorkerNeed>,
+        current: Arc<Current>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { gpu, starter, needs, current, stop, history: History::default() }
     }
 
     /// Serves until told to stop.
-    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+    pub(super) async fn run(mut self) {
         loop {
             let need = tokio::select! {
                 need = self.needs.recv() => need,
-                _ = stop.wait_for(|stopping| *stopping) => None,
-                Some(_) = self.ending.join_next() => continue,
+                _ = self.stop.wait_for(|stopping| *stopping) => None,
+                Some(_) = self.history.ending.join_next() => continue,
             };
             match need {
-                Some(Need::Link(asker)) => self.serve(asker, &mut stop).await,
-                Some(Need::Replacement(_)) => {} // That worker is gone already.
+                Some(WorkerNeed::Link(asker)) => self.serve(asker).await,
+                Some(WorkerNeed::Replacement(_)) => {} // That worker is gone already.
                 None => break,
             }
         }
-        let ended = async { while self.ending.join_next().await.is_some() {} };
+        let ended = async { while self.history.ending.join_next().await.is_some() {} };
         if timeout(limits::WORKER_END_TIME, ended).await.is_err() {
-            warn!(waited = ?limits::WORKER_END_TIME, "a gpu worker was killed and has not ended");
+            warn!(gpu = %self.gpu, waited = ?limits::WORKER_END_TIME, "a gpu worker was killed and has not ended");
         }
     }
 
     /// Starts a worker and stays with it until it has to go.
-    async fn serve(&mut self, first: Asker, stop: &mut watch::Receiver<bool>) {
+    async fn serve(&mut self, first: Asker) {
         let mut askers = vec![first];
-        match self.start(&mut askers, stop).await {
-            Ok((link, worker)) => {
-                info!(pid = worker.pid, "gpu worker started");
-                self.failed = None;
-                self.publish(Some(Arc::clone(&link)));
+        match self.start(&mut askers).await {
+            Ok(Ready { link, begun, process }) => {
+                info!(pid = process.pid, gpu = %self.gpu, "gpu worker started");
+                self.history.failed = None;
+                self.current.set(self.gpu, Some(Arc::clone(&link)));
                 answer(askers, &Ok(Arc::clone(&link)));
-                let end = self.attend(&link, stop).await;
-                self.publish(None);
+                let end = self.attend(&link).await;
+                self.current.set(self.gpu, None);
                 // From here on nothing more is sent to it, so nobody begins to wait after those that are told.
-                link.socket.end();
-                self.end(worker, link, end);
+                link.requests.end();
+                self.end(link, begun, process, end);
             }
             Err(not_ready) => answer(askers, &Err(not_ready)),
         }
     }
 
     /// A worker that is ready. Whoever asks meanwhile joins the askers.
-    async fn start(
-        &mut self,
-        askers: &mut Vec<Asker>,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Result<(Arc<Link>, Worker), NotReady> {
-        if let Some((at, not_ready)) = &self.failed
+    async fn start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
+        if let Some((at, not_ready)) = &self.history.failed
             && at.elapsed() < limits::WORKER_PAUSE
         {
             return Err(not_ready.clone());
         }
-        let outcome = self.try_start(askers, stop).await;
+        let outcome = self.try_start(askers).await;
         if let Err(not_ready) = &outcome {
             let NotReady { wanted, found } = not_ready;
-            if self.told.is_news(found) {
-                warn!(%wanted, %found, "the gpu worker could not be started");
+            if self.history.told.is_news(found) {
+                warn!(gpu = %self.gpu, %wanted, %found, "the gpu worker could not be started");
             }
-            self.failed = Some((Instant::now(), not_ready.clone()));
+            self.history.failed = Some((Instant::now(), not_ready.clone()));
         }
         outcome
     }
 
-    async fn try_start(
-        &mut self,
-        askers: &mut Vec<Asker>,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Result<(Arc<Link>, Worker), NotReady> {
-        if self.ending.len() >= limits::WORKERS_ENDING {
+    async fn try_start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
+        if self.history.ending.len() >= limits::WORKERS_ENDING {
             let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
-            return Err(NotReady { wanted, found: self.ending.len().to_string() });
+            return Err(NotReady { wanted, found: self.history.ending.len().to_string() });
         }
-        self.started += 1;
-        let (link, worker) =
-            self.spawn().await.map_err(|found| NotReady { wanted: "started".to_owned(), found })?;
-        let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
-        match timeout(limits::WORKER_START_TIME, self.first_word(&link, askers, stop)).await {
-            Ok(Ok(())) => Ok((link, worker)),
-            Ok(Err(found)) => {
-                self.end(worker, link, End::because("it is not ready"));
+        self.history.started += 1;
+        let started = self.starter.start(Some(self.gpu)).await;
+        let Started { socket, process } = started.map_err(|e| not_started(&e))?;
+        let socket = AsyncSeqPacket::new(socket).map_err(|e| not_started(&e))?;
+        let first = timeout(limits::WORKER_START_TIME, self.first_word(&socket, askers)).await;
+        let outcome = first.unwrap_or_else(|_| Err("still loading the GPU driver".to_owned()));
+        match outcome.and_then(|frame| self.ready(frame)) {
+            Ok((look, begun)) => {
+                let link = Arc::new(Link::new(self.gpu, self.history.started, socket, look));
+                Ok(Ready { link, begun, process })
+            }
+            Err(found) => {
+                socket.end();
+                self.history.ending.spawn(reap(process, "it is not ready"));
+                let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
                 Err(NotReady { wanted, found })
             }
-            Err(_elapsed) => {
-                self.end(worker, link, End::because("it was not ready in time"));
-                Err(NotReady { wanted, found: "still loading the GPU driver".to_owned() })
-            }
         }
     }
 
-    async fn spawn(&self) -> Result<(Arc<Link>, Worker), String> {
-        let (worker, socket) = self.starter.start().await.map_err(|e| e.to_string())?;
-        let socket = AsyncSeqPacket::new(socket).map_err(|e| chain(&e))?;
-        Ok((Arc::new(Link::new(self.started, socket)), worker))
-    }
-
-    /// Waits for the worker's first word; where it is not that it is ready, says what came instead.
     async fn first_word(
         &mut self,
-        link: &Link,
+        socket: &AsyncSeqPacket,
         askers: &mut Vec<Asker>,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Result<(), String> {
+    ) -> Result<Frame, String> {
         let mut buffer = RecvBuffer::new();
         loop {
             tokio::select! {
-                word = hear(link, &mut buffer) => return match word {
-                    Ok(Word::Ready) => Ok(()),
-                    Ok(Word::NoDriver { why }) => Err(why),
-                    Ok(Word::Answer(_)) => Err("an answer before it was asked".to_owned()),
-                    Err(why) => Err(why.to_owned()),
-                },
+                frame = socket.recv(&mut buffer) => {
+                    return frame.ok().flatten().ok_or_else(|| "it died".to_owned());
+                }
                 need = self.needs.recv() => match need {
-                    Some(Need::Link(asker)) => askers.push(asker),
-                    Some(Need::Replacement(_)) => {} // Of an earlier one.
+                    Some(WorkerNeed::Link(asker)) => askers.push(asker),
+                    Some(WorkerNeed::Replacement(_)) => {} // Of an earlier one.
                     None => return Err("nobody needs it".to_owned()),
                 },
-                _ = stop.wait_for(|stopping| *stopping) => return Err("the daemon stops".to_owned()),
-                Some(_) = self.ending.join_next() => {}
+                _ = self.stop.wait_for(|stopping| *stopping) => return Err("the daemon stops".to_owned()),
+                Some(_) = self.history.ending.join_next() => {}
             }
         }
     }
 
-    /// Hands answers out until the worker has to go; says why.
-    async fn attend(&mut self, link: &Arc<Link>, stop: &mut watch::Receiver<bool>) -> End {
+    /// Takes the first word apart: what memory looks like, and where the worker notes what it begins.
+    fn ready(&mut self, frame: Frame) -> Result<(Option<Look>, OwnedFd), String> {
+        let strange = || "it said what is no first word".to_owned();
+        match Word::read(&frame.bytes).ok_or_else(strange)? {
+            Word::Ready { devices, no_sample } => {
+                if !devices.contains(&self.gpu) {
+                    return Err("the driver does not show it this GPU".to_owned());
+                }
+                if let Some(why) = no_sample
+                    && self.history.told.is_news(&why)
+                {
+                    warn!(gpu = %self.gpu, why, "the gpu worker has no memory of its own: descriptors go to it unseen");
+                }
+                let mut descriptors = frame.descriptors.into_iter();
+                let begun = descriptors.next().ok_or_else(strange)?;
+                let look = |sample: OwnedFd| Look::at(std::os::fd::AsFd::as_fd(&sample));
+                let look = descriptors.next().map(look).transpose().map_err(|e| e.to_string())?;
+                Ok((look, begun))
+            }
+            Word::NoDriver { why } => Err(why),
+            Word::Failed { .. } | Word::Idle => Err(strange()),
+        }
+    }
+
+    /// Stays with the worker until it has to go.
+    async fn attend(&mut self, link: &Arc<Link>) -> End {
         let mut buffer = RecvBuffer::new();
         loop {
             tokio::select! {
-                word = hear(link, &mut buffer) => match word {
-                    Ok(Word::Answer(reply)) => {
-                        let failure = match &reply.verdict {
-                            Verdict::Failed { why } => Some(why.clone()),
-                            _ => None,
-                        };
-                        link.deliver(reply.id, reply.verdict);
-                        if let Some(why) = failure {
-                            if self.told.is_news(&why) {
-                                warn!(why, "the gpu worker could not inspect a descriptor");
+                frame = link.requests.recv(&mut buffer) => {
+                    let Ok(Some(frame)) = frame else { return End::Itself };
+                    match Word::read(&frame.bytes) {
+                        Some(Word::Failed { why }) => {
+                            if self.history.told.is_news(&why) {
+                                warn!(gpu = %self.gpu, why, "the gpu worker could not inspect a descriptor");
                             }
-                            // Many of a driver's errors stay with the process.
-                            return End { why: "it failed", others_may_ask_again: true };
+                            return End::LastWord("it failed");
                         }
+                        Some(Word::Idle) => return End::LastWord("nobody asked it anything for long"),
+                        _ => return End::Unwanted("it said what it should not"),
                     }
-                    Ok(Word::Ready | Word::NoDriver { .. }) => return End::because("it answered what is no answer"),
-                    Err(why) => return End::because(why),
-                },
+                }
                 need = self.needs.recv() => match need {
                     // The asker may have gone; the next one finds the worker.
-                    Some(Need::Link(asker)) => answer(vec![asker], &Ok(Arc::clone(link))),
-                    Some(Need::Replacement(generation)) if generation == link.generation => {
-                        return End::because("it did not answer in time");
+                    Some(WorkerNeed::Link(asker)) => answer(vec![asker], &Ok(Arc::clone(link))),
+                    Some(WorkerNeed::Replacement(generation)) if generation == link.generation => {
+                        return End::Hung;
                     }
-                    Some(Need::Replacement(_)) => {}
-                    None => return End::because("nobody needs it"),
+                    Some(WorkerNeed::Replacement(_)) => {}
+                    None => return End::Unwanted("nobody needs it"),
                 },
-                _ = stop.wait_for(|stopping| *stopping) => return End::because("the daemon stops"),
-                Some(_) = self.ending.join_next() => {}
+                _ = self.stop.wait_for(|stopping| *stopping) => return End::Unwanted("the daemon stops"),
+                Some(_) = self.history.ending.join_next() => {}
             }
         }
     }
 
-    /// Has a worker killed and reaped, aside: one that is stuck in the kernel ends only when that lets it go. Whoever waits
-    /// for it learns of its end then, when it has no descriptor any more.
-    fn end(&mut self, worker: Worker, link: Arc<Link>, end: End) {
-        let (pid, End { why, others_may_ask_again }) = (worker.pid, end);
-        self.ending.spawn(async move {
-            match worker.end().await {
-                Ok(status) => info!(pid, why, status, "gpu worker gone"),
-                Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be ended"),
-            }
-            link.abandon(others_may_ask_again);
+    /// Sees a worker off, aside, and tells those that wait for it what became of it.
+    fn end(&mut self, link: Arc<Link>, begun: OwnedFd, process: Process, end: End) {
+        self.history.ending.spawn(async move {
+            let why = match end {
+                End::Itself => "it ended",
+                End::LastWord(why) | End::Unwanted(why) => why,
+                End::Hung => "it did not answer in time",
+            };
+            let pid = process.pid;
+            let mut ended = std::pin::pin!(process.end());
+            let known = timeout(limits::WORKER_END_TIME, &mut ended).await.ok();
+            let culprit = noted(&begun);
+            // Whoever closes its sockets by itself is on its way out: how it ends is not changed by a kill any more.
+            link.tell(match (end, &known) {
+                (End::Hung, _) => Fate::Hung(culprit),
+                (End::Itself, Some(Ok((Ending::Crash, _)))) => Fate::Crashed(culprit),
+                (End::Itself, Some(Ok((Ending::InOrder, _)))) => Fate::Over,
+                (End::Itself, _) => Fate::Died(culprit),
+                (End::LastWord(_) | End::Unwanted(_), _) => Fate::Over,
+            });
+            let ended = match known {
+                Some(ended) => ended,
+                None => ended.await,
+            };
+            log_end(pid, why, ended);
         });
-    }
-
-    fn publish(&self, link: Option<Arc<Link>>) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = link;
     }
 }
 
-/// The worker's next word, or why there is none.
-async fn hear(link: &Link, buffer: &mut RecvBuffer) -> Result<Word, &'static str> {
-    match link.socket.recv(buffer).await {
-        Ok(Some(frame)) => serde_json::from_slice(&frame.bytes).map_err(|_| "it answered what is no answer"),
-        Ok(None) | Err(_) => Err("it died"),
+/// Ends a worker that was asked nothing.
+pub(super) async fn reap(process: Process, why: &'static str) {
+    let pid = process.pid;
+    log_end(pid, why, process.end().await);
+}
+
+fn log_end(pid: u32, why: &str, ended: Result<(Ending, String), AskError>) {
+    match ended {
+        Ok((Ending::Crash, status)) => warn!(pid, why, status, "gpu worker crashed"),
+        Ok((Ending::InOrder | Ending::Killed, status)) => info!(pid, why, status, "gpu worker gone"),
+        Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be ended"),
     }
+}
+
+/// What the worker noted last that it began.
+fn noted(begun: &OwnedFd) -> Begun {
+    let mut bytes = [0; Begun::BYTES];
+    match rustix::io::pread(begun, &mut bytes[..], 0) {
+        Ok(Begun::BYTES) => Begun::from_bytes(bytes),
+        // It never began anything, or cut its own notes off.
+        _ => Begun::default(),
+    }
+}
+
+pub(super) fn not_started(error: &dyn std::error::Error) -> NotReady {
+    NotReady { wanted: "started".to_owned(), found: chain(error) }
 }
 
 fn answer(askers: Vec<Asker>, outcome: &Result<Arc<Link>, NotReady>) {

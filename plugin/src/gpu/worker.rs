@@ -2,50 +2,147 @@
 //!
 //! Started by the daemon as `gpu-handoff-plugin gpu-worker` with the request socket as standard input. Its first word
 //! says whether the driver could be loaded; without it the worker is of no use and ends, so that the next one tries
-//! afresh. Else it ends when the socket does.
+//! afresh. Else it ends when the socket does, when the driver fails, or when nobody has asked for long.
+//!
+//! With its first word goes a descriptor of memory that it made itself: the measure of what memory looks like. Nobody keeps
+//! that memory.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
-use gpu_handoff_cuda::{Driver, InspectError, inspect};
+use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, VmmAllocation, inspect};
 use gpu_handoff_logs::chain;
-use gpu_handoff_protocol::codec::{Frame, Outgoing};
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::DeviceUuid;
+use gpu_handoff_protocol::codec::Frame;
+use gpu_handoff_protocol::socket::{self, RecvBuffer, SeqPacket};
+use rustix::event::PollFlags;
+use rustix::fs::MemfdFlags;
 
-use super::{Reply, Request, Verdict, Word};
+use super::Verdict;
+use super::wire::{Begun, Reply, Request, Word};
+use crate::limits;
 
-/// Serves requests until the daemon ends the socket.
+/// Size of the memory that serves as the measure, in bytes: one granule.
+const SAMPLE_BYTES: u64 = 2 << 20;
+
+/// Serves requests until the daemon ends the socket, or nobody has asked for long. With `gpu`, memory of that one serves
+/// as the measure.
 ///
 /// # Errors
 /// When the socket fails, or the daemon sends what is no request.
-pub fn run(requests: OwnedFd) -> io::Result<()> {
+pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
     let socket = SeqPacket::from_own(requests);
     let driver = match Driver::load() {
         Ok(driver) => driver,
-        Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }),
+        Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
     };
-    say(&socket, &Word::Ready)?;
-    let mut buffer = RecvBuffer::new();
-    while let Some(frame) = socket.recv(&mut buffer, None)? {
-        // The descriptor is closed before the answer: the daemon keeps its own until then.
-        let reply = answer(driver, frame)?;
-        say(&socket, &Word::Answer(reply))?;
+    let notes = Arc::new(rustix::fs::memfd_create("gpu-worker-notes", MemfdFlags::CLOEXEC)?);
+    let mut descriptors = vec![Arc::clone(&notes)];
+    let no_sample = match sample(driver, gpu) {
+        Ok(sample) => {
+            descriptors.push(Arc::new(sample.fd));
+            None
+        }
+        Err(why) => Some(why),
+    };
+    let devices = match driver.devices() {
+        Ok(devices) => devices.iter().map(|device| device.uuid()).collect(),
+        Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
+    };
+    say(&socket, &Word::Ready { devices, no_sample }, descriptors)?;
+    Worker { driver, socket, notes, lanes: HashMap::new() }.serve()
+}
+
+/// Memory, exported: of the one GPU, or of the first. It is there for as long as somebody has the descriptor.
+fn sample(driver: Driver, gpu: Option<DeviceUuid>) -> Result<ExportedFd, String> {
+    let devices = driver.devices().map_err(|e| chain(&e))?;
+    let wanted = devices.into_iter().find(|device| gpu.is_none_or(|gpu| gpu == device.uuid()));
+    let device = wanted.ok_or_else(|| "the driver does not show this GPU".to_owned())?;
+    let memory = VmmAllocation::create(driver, device, SAMPLE_BYTES).map_err(|e| chain(&e))?;
+    memory.export().map_err(|e| chain(&e))
+}
+
+fn say(socket: &SeqPacket, word: &Word, descriptors: Vec<Arc<OwnedFd>>) -> io::Result<()> {
+    socket.send(&word.packet(descriptors)?, None)
+}
+
+struct Worker {
+    driver: Driver,
+    socket: SeqPacket,
+    /// What is begun is noted here, so that the daemon knows whose descriptor it was if this process does not survive it.
+    notes: Arc<OwnedFd>,
+    /// Where each lane is answered.
+    lanes: HashMap<u32, SeqPacket>,
+}
+
+impl Worker {
+    fn serve(mut self) -> io::Result<()> {
+        let mut buffer = RecvBuffer::new();
+        loop {
+            let frame = match self.socket.recv(&mut buffer, Some(Instant::now() + limits::WORKER_IDLE_TIME)) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => return self.last_word(&Word::Idle),
+                Err(e) => return Err(e),
+            };
+            if let Some(why) = self.take(frame)? {
+                return self.last_word(&Word::Failed { why });
+            }
+        }
     }
-    Ok(())
+
+    /// What was not begun is asked of the next worker, as the daemon learns by this one's end.
+    fn last_word(&self, word: &Word) -> io::Result<()> {
+        say(&self.socket, word, Vec::new())
+    }
+
+    /// Does what one packet says; `Some`: the driver failed.
+    fn take(&mut self, frame: Frame) -> io::Result<Option<String>> {
+        let request = Request::read(&frame.bytes).ok_or(io::ErrorKind::InvalidData)?;
+        let mut descriptors = frame.descriptors.into_iter();
+        let descriptor = descriptors.next();
+        match request {
+            Request::Register { lane } => {
+                // Lanes come and go.
+                self.lanes.retain(|_, lane| !has_ended(lane));
+                if let Some(fd) = descriptor {
+                    self.lanes.insert(lane, SeqPacket::from_own(fd));
+                }
+                Ok(None)
+            }
+            Request::Inspect { number, bytes } => {
+                rustix::io::pwrite(&self.notes, &number.to_bytes(), 0)?;
+                let verdict = match &descriptor {
+                    Some(fd) => verdict(inspect(self.driver, fd.as_fd(), bytes)),
+                    None => Verdict::Failed { why: "the descriptor did not arrive".to_owned() },
+                };
+                // The descriptor is closed before the answer: the daemon keeps its own until then.
+                drop(descriptor);
+                let failed = match &verdict {
+                    Verdict::Failed { why } => Some(why.clone()),
+                    _ => None,
+                };
+                self.answer(number, verdict);
+                Ok(failed)
+            }
+        }
+    }
+
+    fn answer(&mut self, number: Begun, verdict: Verdict) {
+        let reply = Reply { id: number.id, verdict }.packet();
+        let sent = self.lanes.get(&number.lane).map(|lane| lane.try_send(&reply));
+        // A lane asks so few at a time that there is room; one that has none, or is gone, is not waited for.
+        if !matches!(sent, Some(Ok(true))) {
+            self.lanes.remove(&number.lane);
+        }
+    }
 }
 
-fn say(socket: &SeqPacket, word: &Word) -> io::Result<()> {
-    let bytes = serde_json::to_vec(word)?;
-    socket.send(&Outgoing { bytes, descriptors: Vec::new() }, None)
-}
-
-fn answer(driver: Driver, frame: Frame) -> io::Result<Reply> {
-    let request: Request = serde_json::from_slice(&frame.bytes)?;
-    let verdict = match frame.descriptors.first() {
-        Some(fd) => verdict(inspect(driver, fd.as_fd(), request.bytes)),
-        None => Verdict::Failed { why: "the descriptor did not arrive".to_owned() },
-    };
-    Ok(Reply { id: request.id, verdict })
+fn has_ended(lane: &SeqPacket) -> bool {
+    socket::wait(&[(lane.as_fd(), PollFlags::empty())], Some(Instant::now())).unwrap_or(true)
 }
 
 fn verdict(outcome: Result<gpu_handoff_cuda::Inspection, InspectError>) -> Verdict {

@@ -56,7 +56,7 @@ pub(super) fn check(
         }));
     }
     let nothing_to_vet = publications.is_empty();
-    let (boot, inspector) = (context.shared.boot, context.shared.inspector.clone());
+    let (boot, inspector) = (context.shared.boot, Rc::clone(&context.inspector));
     let vetting = (!nothing_to_vet).then(|| context.vetting.begin(publications, boot, inspector));
     async move {
         let mut vetted = match vetting {

@@ -14,7 +14,6 @@ use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, ClientBody, ClientMessage, EndReason, RequestId, Version, Welcome,
 };
 use gpu_handoff_protocol::receipt::ProcessKey;
-use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::sync::Notify;
@@ -165,9 +164,8 @@ struct Session<'a> {
 
 impl Session<'_> {
     async fn run(&self) {
-        let mut buffer = RecvBuffer::new();
         let patience = Duration::from_millis(wire::HELLO_MS);
-        match timeout(patience, self.hello(&mut buffer)).await {
+        match timeout(patience, self.hello()).await {
             Ok(Ok(())) => {}
             Ok(Err(refusal)) => return self.refuse(&refusal),
             Err(_elapsed) => {
@@ -175,7 +173,7 @@ impl Session<'_> {
                 return self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", limit, "none"));
             }
         }
-        let reason = self.converse(&mut buffer).await;
+        let reason = self.converse().await;
         debug!(session = self.id.0, reason = reason.as_str(), "session ended");
         self.tell(Input::SessionEnded(self.id, reason));
     }
@@ -187,8 +185,8 @@ impl Session<'_> {
     }
 
     /// The first packet. The registry knows the session before the process is told so.
-    async fn hello(&self, buffer: &mut RecvBuffer) -> Result<(), Refusal> {
-        let Some(message) = self.next(buffer).await? else {
+    async fn hello(&self) -> Result<(), Refusal> {
+        let Some(message) = self.next().await? else {
             return Err(Refusal::new(Code::HelloExpected).compared_with(
                 "hello",
                 "one",
@@ -223,7 +221,7 @@ impl Session<'_> {
     }
 
     /// Requests and answers until the end; says what ended it.
-    async fn converse(&self, buffer: &mut RecvBuffer) -> EndReason {
+    async fn converse(&self) -> EndReason {
         let mut vetting: Option<(RequestId, Vetting)> = None;
         loop {
             tokio::select! {
@@ -244,7 +242,7 @@ impl Session<'_> {
                     self.end_overflown_watches();
                 }
                 () = self.peer.flush() => return self.end_reason(),
-                received = self.next(buffer), if vetting.is_none() => match received {
+                received = self.next(), if vetting.is_none() => match received {
                     Ok(Some(message)) => {
                         vetting = self.take(message);
                         // A process that floods must not keep the other tasks of its lane from running.
@@ -272,8 +270,8 @@ impl Session<'_> {
         }
     }
 
-    async fn next(&self, buffer: &mut RecvBuffer) -> Result<Option<ClientMessage>, Refusal> {
-        match self.peer.connection.recv(buffer).await {
+    async fn next(&self) -> Result<Option<ClientMessage>, Refusal> {
+        match self.peer.connection.recv_in(&self.context.buffer).await {
             Ok(Some(frame)) => {
                 self.process.check_sender(frame.sender)?;
                 codec::decode_client(frame).map(Some)
@@ -292,12 +290,12 @@ impl Session<'_> {
         let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
         let ask = match body {
             ClientBody::Publish(items) => {
-                let (boot, inspector) = (self.context.shared.boot, self.context.shared.inspector.clone());
+                let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
                 let vetted = self.context.vetting.begin(items, boot, inspector);
                 return Some((request, Box::pin(async move { Ask::Publish(vetted.await) })));
             }
             ClientBody::PublishSet { part, items } => {
-                let (boot, inspector) = (self.context.shared.boot, self.context.shared.inspector.clone());
+                let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
                 let vetted = self.context.vetting.begin(items, boot, inspector);
                 return Some((request, Box::pin(async move { Ask::PublishSet(part, vetted.await) })));
             }

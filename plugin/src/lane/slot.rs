@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gpu_handoff_protocol::codec::{self, Frame};
 use gpu_handoff_protocol::message::{Keepsake, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Version};
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{BufferId, Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::time::timeout;
@@ -49,8 +49,7 @@ fn admit(context: &Context, socket: &AsyncSeqPacket) -> Result<Place, Refusal> {
 }
 
 async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
-    let mut buffer = RecvBuffer::new();
-    let hello = timeout(Duration::from_millis(wire::HELLO_MS), next(socket, &mut buffer)).await;
+    let hello = timeout(Duration::from_millis(wire::HELLO_MS), next(context, socket)).await;
     let Some(first) = hello.map_err(|_| Refusal::new(Code::HelloExpected))?? else { return Ok(()) };
     let SidecarBody::Hello { version } = first.body else { return Err(Refusal::new(Code::HelloExpected)) };
     check_version(version)?;
@@ -62,7 +61,7 @@ async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), 
     loop {
         tokio::select! {
             biased;
-            message = next(socket, &mut buffer) => match message? {
+            message = next(context, socket) => match message? {
                 // A sidecar that floods must not keep the other tasks of its lane from running.
                 Some(message) => tokio::join!(sidecar.serve(socket, message), tokio::task::consume_budget()).0?,
                 None => break,
@@ -192,8 +191,8 @@ fn not_a_connection(error: &io::Error) -> Refusal {
     Refusal::new(Code::NotAConnection).compared_with("descriptor", "one that can be watched", error)
 }
 
-async fn next(socket: &AsyncSeqPacket, buffer: &mut RecvBuffer) -> Result<Option<SidecarMessage>, Refusal> {
-    let frame: Option<Frame> = socket.recv(buffer).await.unwrap_or_else(|e| {
+async fn next(context: &Context, socket: &AsyncSeqPacket) -> Result<Option<SidecarMessage>, Refusal> {
+    let frame: Option<Frame> = socket.recv_in(&context.buffer).await.unwrap_or_else(|e| {
         debug!(error = %e, "receiving from the sidecar failed");
         None
     });

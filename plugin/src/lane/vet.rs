@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
@@ -42,7 +43,7 @@ impl Desk {
         &self,
         items: Vec<Publication>,
         boot: BootTag,
-        inspector: Inspector,
+        inspector: Rc<Inspector>,
     ) -> impl Future<Output = Outcomes> + 'static {
         let count = items.len();
         let (asker, answer) = oneshot::channel();
@@ -110,11 +111,10 @@ fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
 }
 
 async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) -> Result<(), Refusal> {
-    match inspector.inspect(fd, facts.allocation_size).await? {
+    match inspector.inspect(fd, facts.device, facts.allocation_size).await? {
         Verdict::GpuMemory { device: Some(found) } if found == facts.device => Ok(()),
         Verdict::GpuMemory { device } => {
-            let found =
-                device.map_or_else(|| "a GPU that the node daemon cannot see".to_owned(), |d| d.to_string());
+            let found = device.map_or_else(|| "memory of another GPU".to_owned(), |d| d.to_string());
             Err(Refusal::new(Code::DeviceMismatch).compared_with("device", facts.device, found))
         }
         Verdict::NotGpuMemory { answer } => {

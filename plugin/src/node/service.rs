@@ -61,16 +61,17 @@ impl Service {
     /// Does what is asked; gives the answers that are there at once. The others come from [`Service::next`].
     pub(super) fn take(&mut self, id: u64, command: &Command) -> Option<Reply> {
         match command {
-            Command::StartWorker => Some(match self.workers.start(&self.programs) {
+            Command::StartWorker { gpu } => Some(match self.workers.start(&self.programs, *gpu) {
                 Ok(started) => {
                     let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
                     Reply { id, outcome, descriptor: Some(started.socket) }
                 }
                 Err(why) => Reply::new(id, Err(why)),
             }),
-            Command::EndWorker { worker } => {
-                self.workers.end(*worker, id).err().map(|why| Reply::new(id, Err(why)))
-            }
+            Command::EndWorker { worker } => match self.workers.end(*worker, id) {
+                Ok(ended) => ended.map(|ended| Reply::new(id, Ok(ended.answer()))),
+                Err(why) => Some(Reply::new(id, Err(why))),
+            },
             Command::ProveLegacy => self.prove(id),
         }
     }
@@ -97,7 +98,7 @@ impl Service {
     pub(super) async fn next(&mut self) -> Vec<Reply> {
         tokio::select! {
             (ended, asked) = self.workers.next() => {
-                asked.into_iter().map(|id| Reply::new(id, Ok(Answer::Ended { how: ended.how.clone() }))).collect()
+                asked.into_iter().map(|id| Reply::new(id, Ok(ended.answer()))).collect()
             }
             Some(tested) = self.proving.join_next() => {
                 let outcome = match tested {

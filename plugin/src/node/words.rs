@@ -5,6 +5,7 @@
 //! it, and by what the node can look up.
 
 use gpu_handoff_policy::Policy;
+use gpu_handoff_protocol::DeviceUuid;
 use serde::{Deserialize, Serialize};
 
 use crate::members::StaticMember;
@@ -63,7 +64,10 @@ pub enum FromBroker {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
     /// Start a GPU worker. The node makes its request socket, so that no descriptor comes from the broker.
-    StartWorker,
+    StartWorker {
+        /// The GPU that it sees; all of them where there is none.
+        gpu: Option<DeviceUuid>,
+    },
     /// End a worker that was started for this broker. Answered when it has ended.
     EndWorker {
         /// The number that it was given.
@@ -86,11 +90,25 @@ pub enum Answer {
     },
     /// A worker has ended.
     Ended {
-        /// With what status.
+        /// How.
+        ending: Ending,
+        /// With what status, for the log.
         how: String,
     },
     /// Whether the self-test proved that the process-number word may be rewritten.
     Proven(bool),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// By itself, having nothing to complain of.
+    InOrder,
+    /// By a fault of its own: a signal that the kernel sends for those, or an exit code other than 0.
+    Crash,
+    /// Killed by somebody, or nobody knows how.
+    Killed,
 }
 
 #[cfg(test)]
