@@ -17,6 +17,7 @@
 //! | what the sidecar keeps for the next daemon | [`keepsakes`] |
 //! | what comes back from an earlier one | [`restore`] |
 //! | how many connections there may be | [`places`] |
+//! | how much of it is told to the log | [`chatter`] |
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -43,6 +44,7 @@ use crate::owner::{LaneCommand, LaneHandle, Owner};
 use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
 
+mod chatter;
 mod keepsakes;
 mod outbox;
 mod places;
@@ -51,6 +53,7 @@ mod session;
 mod slot;
 mod vet;
 
+use chatter::Chatter;
 use keepsakes::Keepsakes;
 use outbox::Tally;
 use places::{Place, Places};
@@ -132,6 +135,8 @@ pub(crate) struct Context {
     absent: Absent,
     /// The context itself, for what is watched on its behalf.
     this: Weak<Context>,
+    /// What its member has it write to the log.
+    chatter: Chatter,
     /// The way to the GPU workers.
     inspector: Rc<Inspector>,
     /// Room for the packet that is being received, whoever sent it: no task keeps it while it waits.
@@ -302,6 +307,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         offers: slot::Offers::default(),
         absent: Absent::default(),
         this: Weak::clone(this),
+        chatter: Chatter::new(),
         inspector: Rc::new(inspector),
         buffer,
     });

@@ -15,6 +15,10 @@ pub const OUTBOXES_BYTES: usize = 64 << 20;
 pub const WAITING_PACKET_BYTES: usize = 128;
 /// What a descriptor in a packet that waits counts as, in bytes: it may be the last one of a buffer that is over.
 pub const WAITING_DESCRIPTOR_BYTES: usize = 4 << 10;
+/// Lines that one member can have written to the log at once, of what it can cause without limit.
+pub const LOG_BURST: u32 = 256;
+/// How long one member has to wait for each line more.
+pub const LOG_PAUSE: Duration = Duration::from_millis(100);
 /// How long nobody is accepted after it failed, mostly for want of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of sidecars to one slot; one more is refused.

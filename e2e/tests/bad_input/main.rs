@@ -8,6 +8,7 @@ mod connections;
 mod daemon;
 mod deaths;
 mod descriptors;
+mod faults;
 mod groups;
 mod leases;
 mod packets;

@@ -179,7 +179,9 @@ impl Session<'_> {
     }
 
     fn refuse(&self, refusal: &Refusal) {
-        info!(%refusal, "connection refused");
+        if let Some(untold) = self.context.chatter.may_tell() {
+            info!(%refusal, untold, "connection refused");
+        }
         self.peer.say(&refused(0, refusal.clone()));
         self.peer.end();
     }
@@ -203,7 +205,9 @@ impl Session<'_> {
             process: self.peer.process(),
         };
         self.tell(Input::SessionOpened(self.id, facts));
-        info!(program, process = %self.process, "application connected");
+        if let Some(untold) = self.context.chatter.may_tell() {
+            info!(program, process = %self.process, untold, "application connected");
+        }
         self.peer.say(&BrokerMessage { request: message.request, body: self.welcome(PROTOCOL_VERSION) });
         Ok(())
     }
@@ -227,7 +231,9 @@ impl Session<'_> {
             tokio::select! {
                 biased;
                 () = self.process.died() => {
-                    info!("the process has ended");
+                    if let Some(untold) = self.context.chatter.may_tell() {
+                        info!(untold, "the process has ended");
+                    }
                     return EndReason::OwnerDied;
                 }
                 ask = async { match &mut vetting { Some((_, v)) => v.await, None => std::future::pending().await } } => {

@@ -28,12 +28,16 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
     };
     match admit(&context, &socket) {
         Err(refusal) => {
-            warn!(%refusal, "connection to the slot refused");
+            if let Some(untold) = context.chatter.may_tell() {
+                warn!(%refusal, untold, "connection to the slot refused");
+            }
             say(&socket, 0, SlotBody::Refused(refusal)).await;
         }
         Ok(_place) => {
             if let Err(refusal) = converse(&context, &socket).await {
-                warn!(%refusal, "the sidecar's connection ends");
+                if let Some(untold) = context.chatter.may_tell() {
+                    warn!(%refusal, untold, "the sidecar's connection ends");
+                }
                 say(&socket, 0, SlotBody::Refused(refusal)).await;
             }
         }
@@ -100,8 +104,10 @@ impl<'a> Sidecar<'a> {
         match body {
             SidecarBody::HandOn(fd) => {
                 let outcome = receive(self.context, fd).await;
-                if let Err(refusal) = &outcome {
-                    warn!(%refusal, "connection handed on is refused");
+                if let Err(refusal) = &outcome
+                    && let Some(untold) = self.context.chatter.may_tell()
+                {
+                    warn!(%refusal, untold, "connection handed on is refused");
                 }
                 say(socket, request, SlotBody::HandedOn(outcome)).await;
             }
