@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use gpu_handoff_e2e::rough::{Client, legacy, vmm};
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Event, Target, Wanted};
-use gpu_handoff_protocol::{BootTag, BufferId, Code, DeviceUuid, Kind, LeaseId, Lifetime};
+use gpu_handoff_protocol::{BootTag, BufferId, Code, DeviceUuid, LeaseId, Lifetime};
 
 use crate::scene::{BYTES, SOURCE, Scene, expect_code, refused_with};
 
@@ -162,9 +162,6 @@ fn publish_and_acquire_against_the_policy() -> anyhow::Result<()> {
         let mut lasting = item("lasting")?;
         lasting.facts.lifetime = Lifetime::Pod;
         refused_with(client.publish_one(lasting)?, Code::PolicyDenied);
-        let mut timeline = item("timeline")?;
-        timeline.facts.kind = Kind::Timeline;
-        refused_with(client.publish_one(timeline)?, Code::UnsupportedKind);
         // Two more with the source's.
         let outcomes = client.publish(vec![item("one")?, item("two")?, item("three")?])?;
         assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 2);
