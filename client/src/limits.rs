@@ -21,6 +21,8 @@ pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
 /// fewer descriptors are in flight.
 pub const SEND_PAUSE: Duration = Duration::from_millis(20);
+/// How often publishing a set is begun, when each time another broker breaks it.
+pub const SET_TRIES: u32 = 3;
 /// How long nobody may have called before the background thread listens for notices again.
 pub const QUIET: Duration = Duration::from_millis(2);
 /// How long an iterator over a watch waits before it looks again. Not seen from outside.
