@@ -44,17 +44,20 @@ mod import;
 mod lease;
 pub mod limits;
 mod memory;
+mod order;
 mod publish;
+mod ring;
 mod sets;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod watch;
 
 pub use acquire::Acquire;
 pub use buffer::{Buffer, Exportable};
 pub use client::{Client, ClientBuilder};
 pub use error::{ClientError, Doing};
-pub use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmMapping};
+pub use gpu_handoff_cuda::{ExportedFd, Stream, StreamRef, VmmAllocation, VmmMapping};
 pub use gpu_handoff_protocol::message::{EndReason, Event, Welcome};
 pub use gpu_handoff_protocol::{
     Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, GroupKey, Kind,
@@ -62,5 +65,7 @@ pub use gpu_handoff_protocol::{
 };
 pub use lease::{Lease, LeaseState, Took};
 pub use publish::{PublishTook, Published, PublishedState};
+pub use ring::{RingReader, RingWriter, Slot};
 pub use sets::{AcquireSet, LeaseSet, PublishedSet};
+pub use timeline::Timeline;
 pub use watch::Watch;

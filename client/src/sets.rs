@@ -177,6 +177,7 @@ impl Client {
     ) -> Result<PublishedSet, ClientError> {
         let name = BufferName::new(name)?;
         let buffers: Vec<Buffer<'a>> = buffers.into_iter().collect();
+        self.shared.connection.check_process().map_err(|fault| fault.while_doing("publish set", &name))?;
         match self.publish_parts(&name, &buffers) {
             Ok(taken) => {
                 let generation = taken.first().map_or(0, |(taken, _)| taken.receipt.generation);
