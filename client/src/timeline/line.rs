@@ -52,10 +52,19 @@ pub(crate) struct Line {
     keep: Arc<Keep>,
 }
 
+/// Why a timeline's words are not written any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its owner has ended.
+    Died,
+    /// The connection to the node has ended: it might have, and nobody would tell.
+    Lost,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    /// Nobody writes any word any more: the owner of the timeline has ended.
-    ended: bool,
+    /// Nobody writes any word any more, or nobody would tell.
+    ended: Option<End>,
     /// Words whose own writer has ended.
     dead: BTreeSet<u32>,
     /// Words that streams of this process were told to wait for.
@@ -66,7 +75,7 @@ struct State {
 
 impl State {
     fn is_dead(&self, word: u32) -> bool {
-        self.ended || self.dead.contains(&word)
+        self.ended.is_some() || self.dead.contains(&word)
     }
 }
 
@@ -157,6 +166,9 @@ impl Line {
         if found.is_some_and(|found| has_reached(found, value)) {
             return Ok(());
         }
+        if state.ended == Some(End::Lost) && !state.dead.contains(&word) {
+            return Err(Fault::Lost(None));
+        }
         let found =
             found.map_or_else(|| "its writer's end".to_owned(), |at| format!("its writer's end at {at}"));
         let wanted = format!("word {word} of timeline {} at {value}", self.name);
@@ -164,9 +176,9 @@ impl Line {
     }
 
     /// Nobody writes any word any more. Gives the words that were poisoned.
-    pub(crate) fn end(&self) -> Result<Vec<u32>, Fault> {
+    pub(crate) fn end(&self, end: End) -> Result<Vec<u32>, Fault> {
         let mut state = self.lock()?;
-        state.ended = true;
+        state.ended.get_or_insert(end);
         let words: Vec<u32> = state.waited.iter().copied().collect();
         self.poison(&mut state, &words)?;
         Ok(words)

@@ -13,7 +13,7 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{EndReason, Event};
 use gpu_handoff_protocol::{BufferId, Order, Seat};
 
-use super::line::{Line, has_reached};
+use super::line::{End, Line, has_reached};
 use crate::error::Fault;
 use crate::import::Mapping;
 use crate::lease::Held;
@@ -31,8 +31,8 @@ pub(crate) enum Trash {
 /// Something to be done to words.
 #[derive(Debug)]
 enum Task {
-    /// The owner of the timeline has ended.
-    EndLine(Weak<Line>),
+    /// Nobody writes the words of a timeline any more.
+    EndLine(Weak<Line>, End),
     /// The holder of a seat has ended or released.
     EndWord(Weak<Line>, u32, BufferId, Seat),
     /// Poisoned words are to be looked at again.
@@ -98,10 +98,10 @@ impl State {
         self.tasks.pop_front().or_else(|| at.map(|at| self.later.swap_remove(at).1))
     }
 
-    fn end_line(&mut self, id: BufferId) -> bool {
+    fn end_line(&mut self, id: BufferId, end: End) -> bool {
         let lines = self.lines.get(&id).into_iter().flatten().cloned();
         let before = self.tasks.len();
-        self.tasks.extend(lines.map(Task::EndLine));
+        self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
         self.tasks.len() > before
     }
 }
@@ -195,16 +195,17 @@ impl Orders {
         let urgent = match event {
             Event::Seated { id, seat } => {
                 let seating = state.own.entry(*id).or_default().seats.entry(*seat).or_default();
+                // Told again where another daemon has taken over.
+                seating.turns += u64::from(!seating.taken);
                 seating.taken = true;
-                seating.turns += 1;
                 false
             }
             Event::Unseated { id, seat, .. } => got_up(&mut state, *id, *seat),
-            Event::Orphaned { id, reason, .. } if is_owners_end(*reason) => state.end_line(*id),
+            Event::Orphaned { id, reason, .. } if is_owners_end(*reason) => state.end_line(*id, End::Died),
             Event::Gone { id, reason } => {
                 let freed = state.own.remove(id).and_then(|own| own.order);
                 state.tasks.extend(freed.map(|(line, order)| Task::Free(line, order)));
-                let ended = is_owners_end(*reason) && state.end_line(*id);
+                let ended = is_owners_end(*reason) && state.end_line(*id, End::Died);
                 ended || !state.tasks.is_empty()
             }
             _ => false,
@@ -219,7 +220,7 @@ impl Orders {
         let mut state = self.lock();
         let ids: Vec<BufferId> = state.lines.keys().copied().collect();
         for id in ids {
-            state.end_line(id);
+            state.end_line(id, End::Lost);
         }
         self.bell.notify_one();
     }
@@ -276,7 +277,7 @@ impl Orders {
     /// Does a task; gives what is to be done later. An error of the driver means that the context is beyond use, and then
     /// no stream of it waits.
     fn perform(&self, task: Task) -> Option<(Instant, Task)> {
-        let (Task::EndLine(line)
+        let (Task::EndLine(line, _)
         | Task::EndWord(line, ..)
         | Task::Look(line, ..)
         | Task::Open(line, ..)
@@ -287,7 +288,7 @@ impl Orders {
             Some((Instant::now() + *after, Task::Look(Weak::clone(line), words, round)))
         };
         let later = match &task {
-            Task::EndLine(_) => strong.end().ok().and_then(|words| look(words, 0)),
+            Task::EndLine(_, end) => strong.end(*end).ok().and_then(|words| look(words, 0)),
             Task::EndWord(_, word, id, seat) => {
                 let later = strong.end_word(*word).ok().and_then(|words| look(words, 0));
                 self.has_left(*id, *seat);

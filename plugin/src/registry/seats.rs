@@ -128,6 +128,18 @@ impl Registry {
         self.tell_owner(id, Event::Unseated { id, seat, how });
     }
 
+    /// Tells an owner who has come back who sits where: what happened while it was away it did not hear of.
+    pub(super) fn tell_seats(&mut self, id: BufferId, owner: SessionId) {
+        let Some(buffer) = self.buffers.get(&id).filter(|b| b.owner == Some(owner)) else { return };
+        let Some(order) = buffer.info.facts.order else { return };
+        for seat in (0..order.seats).map(Seat) {
+            let taken = self.seating.0.get(&id).is_some_and(|seats| seats.taken.contains_key(&seat));
+            let how = SeatEnd::Died;
+            let event = if taken { Event::Seated { id, seat } } else { Event::Unseated { id, seat, how } };
+            self.reply(owner, NOTICE, BrokerBody::Event(event));
+        }
+    }
+
     fn tell_owner(&mut self, id: BufferId, event: Event) {
         let Some(owner) = self.buffers.get(&id).and_then(|b| b.owner) else { return };
         if self.sessions.contains_key(&owner) {
