@@ -88,20 +88,15 @@ impl Client {
     /// memory. After an error no lease is left behind.
     pub fn acquire(&self, wanted: Acquire) -> Result<Lease, ClientError> {
         let acquire = || {
-            self.shared.connection.check_process()?;
+            let asked = Instant::now();
             let place = self.shared.memory.place()?;
-            self.lease_of(wanted.clone(), place)
+            let deadline = answer_deadline(wanted.wait)?;
+            let mut outcomes =
+                self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
+            let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
+            self.take(grant, place, asked)
         };
         acquire().map_err(|fault: Fault| fault.while_doing("acquire", &wanted))
-    }
-
-    /// Acquires a lease for this place.
-    pub(crate) fn lease_of(&self, wanted: Acquire, place: Place) -> Result<Lease, Fault> {
-        let asked = Instant::now();
-        let deadline = answer_deadline(wanted.wait)?;
-        let mut outcomes = self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
-        let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
-        self.take(grant, place, asked)
     }
 
     /// Acquires many buffers in as few packets as possible: outcomes in order, each on its own. Waits the longest of
@@ -166,8 +161,7 @@ impl Client {
         let mapping_began = Instant::now();
         let (phase, mapping) = self.shared.memory.map(&grant, place)?;
         let took = Took { granted: mapping_began - asked, mapped: mapping_began.elapsed() };
-        let ordered = self.ordered(&grant, place)?;
-        Ok(Lease::new(held, grant.buffer, phase, mapping, took).ordered_by(ordered))
+        Ok(Lease::new(held, grant.buffer, phase, mapping, took))
     }
 }
 

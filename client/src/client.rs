@@ -78,7 +78,6 @@ impl Drop for Shared {
             // A panic of that thread has been reported on standard error already.
             let _ = thread.join();
         }
-        self.memory.orders().stop();
     }
 }
 

@@ -24,8 +24,10 @@ use super::{
 use crate::journal::{Alive, Found};
 
 mod histories;
+mod memory;
 mod orders;
 mod restart_histories;
+mod restart_sets;
 mod restarts;
 mod sets;
 mod stories;

@@ -55,11 +55,11 @@ impl World {
         self.tell(Input::OfferDone(MemberId(member)));
     }
 
-    fn claim(&mut self, session: SessionId, shown: Shown) -> Result<Reattached, Refusal> {
+    pub(super) fn claim(&mut self, session: SessionId, shown: Shown) -> Result<Reattached, Refusal> {
         self.claim_and_hear(session, shown).0
     }
 
-    fn claim_and_hear(
+    pub(super) fn claim_and_hear(
         &mut self,
         session: SessionId,
         shown: Shown,
