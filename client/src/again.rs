@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-use gpu_handoff_cuda::{ExportedFd, VmmAllocation};
+use gpu_handoff_cuda::{ExportedFd, VmmHold};
 
 use crate::error::Fault;
 use crate::export::export_fault;
@@ -13,11 +13,9 @@ use crate::publish::PublishedState;
 #[derive(Debug)]
 pub(crate) enum Again {
     /// A hold of our own on the memory: no descriptor, and not other memory that came to the same address.
-    Memory(VmmAllocation),
+    Memory(VmmHold),
     /// The descriptor that the caller publishes.
     Given(Arc<ExportedFd>),
-    /// The descriptor that was made for publishing: unmapped memory has no address by which we could take a hold.
-    Made(Arc<OwnedFd>),
     /// Legacy memory has no descriptor.
     Nothing,
 }
@@ -28,7 +26,6 @@ impl Again {
         Ok(match self {
             Self::Memory(memory) => Some(Arc::new(memory.export().map_err(export_fault)?.fd)),
             Self::Given(exported) => Some(Arc::new(exported.fd.try_clone().map_err(Fault::Io)?)),
-            Self::Made(descriptor) => Some(Arc::clone(descriptor)),
             Self::Nothing => None,
         })
     }

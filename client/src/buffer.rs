@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpu_handoff_cuda::vmm::ExportError;
-use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmMapping};
+use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmHold, VmmMapping};
 use gpu_handoff_protocol::{Access, BufferName, Code, Lifetime, Metadata, Refusal, Tensor, limits};
 
 use crate::error::{ClientError, Fault};
@@ -20,19 +20,19 @@ pub trait Exportable: sealed::Sealed + Sync {
 
 mod sealed {
     pub trait Sealed {
-        /// Where the memory is mapped, if it is.
-        fn address(&self) -> Option<u64>;
+        /// A hold of its own on the memory.
+        fn hold(&self) -> super::VmmHold;
     }
 
     impl Sealed for super::VmmAllocation {
-        fn address(&self) -> Option<u64> {
-            None
+        fn hold(&self) -> super::VmmHold {
+            super::VmmAllocation::hold(self)
         }
     }
 
     impl Sealed for super::VmmMapping {
-        fn address(&self) -> Option<u64> {
-            Some(self.ptr())
+        fn hold(&self) -> super::VmmHold {
+            super::VmmMapping::hold(self)
         }
     }
 }

@@ -86,12 +86,7 @@ impl Exporter {
     fn export_vmm(&self, memory: &dyn Exportable) -> Result<Exported, Fault> {
         let ExportedFd { fd, bytes, device } = memory.export().map_err(export_fault)?;
         self.hold_sentinel(device)?;
-        let fd = Arc::new(fd);
-        let again = match memory.address() {
-            Some(ptr) => Again::Memory(VmmAllocation::of_pointer(Driver::load()?, ptr)?),
-            None => Again::Made(Arc::clone(&fd)),
-        };
-        let carrier = Carrier::Descriptor(fd);
+        let (again, carrier) = (Again::Memory(memory.hold()), Carrier::Descriptor(Arc::new(fd)));
         Ok(Exported { kind: Kind::Vmm, carrier, again, device, allocation: bytes, range: None })
     }
 
@@ -99,9 +94,8 @@ impl Exporter {
         let driver = Driver::load()?;
         match classify(driver, ptr)? {
             Memory::Vmm { offset, .. } => {
-                let memory = VmmAllocation::of_pointer(driver, ptr)?;
-                let exported = self.export_vmm(&memory)?;
-                Ok(Exported { range: Some((offset, bytes)), again: Again::Memory(memory), ..exported })
+                let exported = self.export_vmm(&VmmAllocation::of_pointer(driver, ptr)?)?;
+                Ok(Exported { range: Some((offset, bytes)), ..exported })
             }
             Memory::Legacy { device, bytes: allocation, offset, .. } => Ok(Exported {
                 kind: Kind::Legacy,

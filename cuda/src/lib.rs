@@ -57,4 +57,4 @@ pub use sentinel::Sentinel;
 pub use status::{CudaError, Status, drop_errors};
 pub use stream::{Stream, StreamRef};
 pub use survey::Survey;
-pub use vmm::{ExportError, ExportedFd, VmmAllocation, VmmImport, VmmMapping};
+pub use vmm::{ExportError, ExportedFd, VmmAllocation, VmmHold, VmmImport, VmmMapping};

@@ -2,22 +2,26 @@
 //!
 //! A handle of the driver keeps the memory alive, a descriptor keeps it alive too, and a mapping makes it readable at
 //! an address. An allocation or an import owns a handle; a mapping is made from one of them and owns it from then on.
-//! Each mapping is dropped in the order of its fields: unmap, free the addresses, release the handle.
+//! Each mapping is dropped in the order of its fields: unmap, free the addresses, release the handle. A hold shares the
+//! handle of either, and outlives them.
 //!
 //! None of this needs a current context, apart from using the mapped address.
 
 mod fd;
+mod hold;
 mod map;
 
 pub(crate) use map::{Mapped, Range};
 
 pub use fd::{ExportError, ExportedFd};
+pub use hold::VmmHold;
 pub use map::VmmMapping;
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType,
@@ -135,7 +139,7 @@ pub(crate) fn round_up(call: &'static str, device: Device, bytes: u64) -> Result
 /// Device memory that this process made, or took a reference to.
 #[derive(Debug)]
 pub struct VmmAllocation {
-    handle: Handle,
+    handle: Arc<Handle>,
     device: Device,
     bytes: usize,
 }
@@ -144,14 +148,16 @@ impl VmmAllocation {
     /// Makes exportable memory on `device`: `bytes`, rounded up to the device's granularity.
     pub fn create(driver: Driver, device: Device, bytes: u64) -> Result<VmmAllocation, CudaError> {
         let bytes = round_up("cuMemCreate", device, bytes)?;
-        Ok(VmmAllocation { handle: Handle::create(driver, device.ordinal(), bytes, true)?, device, bytes })
+        let handle = Arc::new(Handle::create(driver, device.ordinal(), bytes, true)?);
+        Ok(VmmAllocation { handle, device, bytes })
     }
 
     /// As [`VmmAllocation::create`], but memory that the driver will not export: what an application gets that does not
     /// ask for a handle type. For tests.
     pub fn create_private(driver: Driver, device: Device, bytes: u64) -> Result<VmmAllocation, CudaError> {
         let bytes = round_up("cuMemCreate", device, bytes)?;
-        Ok(VmmAllocation { handle: Handle::create(driver, device.ordinal(), bytes, false)?, device, bytes })
+        let handle = Arc::new(Handle::create(driver, device.ordinal(), bytes, false)?);
+        Ok(VmmAllocation { handle, device, bytes })
     }
 
     /// Takes a reference to the vmm memory that is mapped at `ptr`; anything else is refused by the driver.
@@ -163,7 +169,7 @@ impl VmmAllocation {
         let device = handle.device()?.ok_or(CudaError { call, status: Status::INVALID_DEVICE })?;
         let (_, bytes) = crate::classify::extent_of(&handle, device, ptr)?;
         let bytes = usize::try_from(bytes).map_err(|_| CudaError::invalid(call))?;
-        Ok(VmmAllocation { handle, device, bytes })
+        Ok(VmmAllocation { handle: Arc::new(handle), device, bytes })
     }
 
     /// Size in bytes, a multiple of the granularity.
@@ -179,6 +185,11 @@ impl VmmAllocation {
     /// Makes a descriptor for the memory. Whoever holds it can map the memory and keeps it alive.
     pub fn export(&self) -> Result<ExportedFd, ExportError> {
         fd::export(&self.handle, self.bytes(), self.device.uuid())
+    }
+
+    /// Another hold on the memory. Costs no call of the driver.
+    pub fn hold(&self) -> VmmHold {
+        VmmHold::new(Arc::clone(&self.handle), self.bytes())
     }
 
     /// Maps the whole of it at an address of the driver's choice, for use from `device`.
@@ -209,6 +220,6 @@ impl VmmImport {
     /// Maps `bytes`, rounded up to the granularity, at an address of the driver's choice, for use from `device`.
     pub fn map(self, bytes: u64, access: Access, device: Device) -> Result<VmmMapping, CudaError> {
         let bytes = round_up("cuMemMap", device, bytes)?;
-        VmmMapping::new(self.handle, bytes, access, device)
+        VmmMapping::new(Arc::new(self.handle), bytes, access, device)
     }
 }

@@ -90,6 +90,35 @@ fn role_vmm_importer() {
 }
 
 #[test]
+fn a_hold_exports_memory_that_nobody_maps_any_more() {
+    let Some(lines) = run("role_hold") else { return };
+    assert_eq!(lines, ["4194304 bytes, first c0ffee42", "drop errors 0"]);
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn role_hold() {
+    let (driver, device) = first();
+    {
+        let _context = device.retain_primary_context().unwrap();
+        let memory = VmmAllocation::create(driver, device, 3 * MIB).unwrap();
+        let hold = memory.hold();
+        let mapping = memory.map(Access::ReadWrite, device).unwrap();
+        ops::memset_d32(driver, mapping.ptr(), FILL, MIB).unwrap();
+        ops::synchronize(driver).unwrap();
+        let later = mapping.hold();
+        drop((hold, mapping));
+        let exported = later.export().unwrap();
+        assert_eq!((exported.bytes, exported.device), (4 * MIB, device.uuid()));
+        drop(later);
+        let import = VmmImport::import(driver, exported.fd.as_fd()).unwrap();
+        let mapping = import.map(exported.bytes, Access::ReadOnly, device).unwrap();
+        say(format_args!("{} bytes, first {:x}", mapping.bytes(), word_at(driver, mapping.ptr())));
+    }
+    say(format_args!("drop errors {}", status::drop_errors()));
+}
+
+#[test]
 fn legacy_memory_reaches_another_process() {
     let Some(lines) = run("role_legacy") else { return };
     assert_eq!(lines, ["importer: 4194304 bytes, last c0ffee42", "drop errors 0", "drop errors 0"]);

@@ -1,14 +1,16 @@
 //! Mappings of vmm memory.
 
+use std::sync::Arc;
+
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
 };
 
-use super::{ExportError, ExportedFd, Handle, fd};
+use super::{ExportError, ExportedFd, Handle, VmmHold};
 use crate::calls::call;
 use crate::device::Device;
 use crate::load::Driver;
-use crate::status::{CudaError, Status, note_drop};
+use crate::status::{CudaError, note_drop};
 use gpu_handoff_protocol::Access;
 
 /// A range of reserved addresses; freed on drop.
@@ -67,12 +69,12 @@ pub struct VmmMapping {
     // The order of the fields is the order of their drops.
     mapped: Mapped,
     _range: Range,
-    handle: Handle,
+    handle: Arc<Handle>,
 }
 
 impl VmmMapping {
     pub(super) fn new(
-        handle: Handle,
+        handle: Arc<Handle>,
         bytes: usize,
         access: Access,
         device: Device,
@@ -114,9 +116,11 @@ impl VmmMapping {
     /// Makes a descriptor for the memory, as [`VmmAllocation::export`](super::VmmAllocation::export) does. The driver
     /// refuses a mapping of an import: only the process that made the memory exports it.
     pub fn export(&self) -> Result<ExportedFd, ExportError> {
-        let error = CudaError { call: "cuMemExportToShareableHandle", status: Status::INVALID_DEVICE };
-        let device =
-            self.handle.device().and_then(|device| device.ok_or(error)).map_err(ExportError::Cuda)?;
-        fd::export(&self.handle, self.bytes(), device.uuid())
+        self.hold().export()
+    }
+
+    /// Another hold on the memory. Costs no call of the driver.
+    pub fn hold(&self) -> VmmHold {
+        VmmHold::new(Arc::clone(&self.handle), self.bytes())
     }
 }
