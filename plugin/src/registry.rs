@@ -48,6 +48,7 @@ mod ending;
 mod holders;
 mod inputs;
 mod lease_numbers;
+mod named;
 mod notices;
 mod past;
 mod publish;
@@ -64,6 +65,7 @@ pub use effects::{Effect, Keepable, Note, Purpose};
 use ending::{Ended, Ending};
 pub use inputs::{Ask, Input, MemberFacts, SessionFacts, Vetted};
 use lease_numbers::LeaseNumbers;
+use named::Named;
 use notices::NOTICE;
 use past::Expected;
 pub use past::{BootClock, Past};
@@ -88,6 +90,8 @@ pub struct Capacity {
 #[derive(Debug)]
 struct Member {
     facts: MemberFacts,
+    /// Its group, for its buffers.
+    group: Arc<GroupKey>,
     /// What it and its group are called in the journal.
     tag: Tag,
     group_tag: Tag,
@@ -121,7 +125,7 @@ impl Session {
 #[derive(Debug)]
 struct Buffer {
     info: Arc<BufferInfo>,
-    group: GroupKey,
+    group: Arc<GroupKey>,
     /// `None`: nobody has shown its receipt, only leases of it are known.
     owner: Option<SessionId>,
     member: MemberId,
@@ -144,7 +148,7 @@ struct Group {
     members: u32,
     last_generation: u64,
     /// Live buffers of each name, by generation.
-    names: HashMap<BufferName, BTreeMap<u64, BufferId>>,
+    names: HashMap<BufferName, Named>,
     /// Live buffers of each name of a set.
     sets: HashMap<BufferName, sets::Versions>,
     ended: Ended,
@@ -161,7 +165,8 @@ pub struct Registry {
     members: HashMap<MemberId, Member>,
     groups: HashMap<GroupKey, Group>,
     sessions: HashMap<SessionId, Session>,
-    buffers: HashMap<BufferId, Buffer>,
+    /// Boxed: the table has twice as many places as there are buffers.
+    buffers: HashMap<BufferId, Box<Buffer>>,
     /// The buffer of each active lease.
     leases: HashMap<LeaseId, BufferId>,
     lease_numbers: LeaseNumbers,

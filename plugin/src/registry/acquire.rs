@@ -185,8 +185,8 @@ impl Registry {
                     .groups
                     .get(group)
                     .and_then(|g| g.names.get(name))
-                    .and_then(|ids| ids.values().next_back());
-                let newest = newest.and_then(|id| self.buffers.get(id));
+                    .and_then(|versions| versions.newest());
+                let newest = newest.and_then(|id| self.buffers.get(&id));
                 let known = newest.map_or(0, |b| b.info.generation).max(item.newer_than);
                 if !self.expected.is_over() && self.expects_newer(group, name_tag(name), known) {
                     return Found::Restoring;

@@ -250,7 +250,7 @@ impl Registry {
         }
         let buffer = Buffer {
             info: Arc::clone(info),
-            group: group.clone(),
+            group: self.shared_group(member, group.clone()),
             owner: None,
             member,
             carrier: None,
@@ -258,7 +258,7 @@ impl Registry {
             leases,
             given: BTreeSet::new(),
         };
-        self.buffers.insert(id, buffer);
+        self.buffers.insert(id, Box::new(buffer));
     }
 
     fn claim_lease(

@@ -1,11 +1,11 @@
 //! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
 use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, Refusal};
 
+use super::named::Named;
 use super::sets::Versions;
 use super::{Registry, SessionId};
 
@@ -21,7 +21,7 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(g) = self.groups.get_mut(&group) else { return };
         g.watchers.insert((session, request));
-        let named = g.names.values().flat_map(BTreeMap::values).copied();
+        let named = g.names.values().flat_map(Named::ids);
         let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
         live.sort_by_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
         for id in live {

@@ -8,6 +8,7 @@ use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refus
 
 use crate::journal::Tag;
 
+use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, MemberId, Note, Purpose, Registry, SessionId, Vetted};
 
@@ -86,9 +87,8 @@ impl Registry {
     /// A name belongs to the pod that holds live buffers under it, or whose buffers of that name are expected back.
     fn name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
         self.is_not_expected(group, name_tag(name), name, member)?;
-        let newest =
-            self.groups.get(group).and_then(|g| g.names.get(name)).and_then(|ids| ids.values().next_back());
-        match newest.and_then(|id| self.buffers.get(id)) {
+        let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(Named::newest);
+        match newest.and_then(|id| self.buffers.get(&id)) {
             Some(other) if other.member != member => {
                 let wanted = format!("{name} free, or held by the publishing pod");
                 Err(Refusal::new(Code::NameTaken).compared_with(
@@ -145,7 +145,9 @@ impl Registry {
         let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
         let (carrier, owner) = (Some(carrier), Some(owner));
         let (leases, given) = (BTreeSet::new(), BTreeSet::new());
-        self.buffers.insert(id, Buffer { info, group, owner, member, carrier, ending: None, leases, given });
+        let group = self.shared_group(member, group);
+        let buffer = Buffer { info, group, owner, member, carrier, ending: None, leases, given };
+        self.buffers.insert(id, Box::new(buffer));
         self.keep(id, purpose);
     }
 
@@ -168,6 +170,12 @@ impl Registry {
         Ok(())
     }
 
+    /// The name of a group, which all of its members' buffers share.
+    pub(super) fn shared_group(&self, member: MemberId, group: GroupKey) -> Arc<GroupKey> {
+        let of_member = self.members.get(&member).map(|m| &m.group).filter(|own| ***own == group);
+        of_member.map_or_else(|| Arc::new(group), Arc::clone)
+    }
+
     /// Lets a live buffer be found: by its name, or as a part of its set.
     pub(super) fn name(&mut self, group: &GroupKey, info: &BufferInfo) {
         if let Some(set) = &info.set {
@@ -186,7 +194,7 @@ impl Registry {
         }
         let Some(group) = self.groups.get_mut(group) else { return };
         if let Some(ids) = group.names.get_mut(&info.facts.name) {
-            ids.remove(&info.generation);
+            ids.remove(info.generation);
             if ids.is_empty() {
                 group.names.remove(&info.facts.name);
             }

@@ -74,7 +74,7 @@ impl Registry {
         }
         match buffer.ending {
             Some(ending) => Err(ending.refusal(id)),
-            None => Ok(buffer),
+            None => Ok(&**buffer),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Members and sessions come and go.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
@@ -22,7 +23,14 @@ impl Registry {
         }
         self.members.insert(
             member,
-            Member { facts, tag, group_tag: group, usage: Usage::default(), sessions: BTreeSet::new() },
+            Member {
+                group: Arc::new(facts.group.clone()),
+                facts,
+                tag,
+                group_tag: group,
+                usage: Usage::default(),
+                sessions: BTreeSet::new(),
+            },
         );
     }
 

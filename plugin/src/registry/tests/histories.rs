@@ -261,7 +261,7 @@ pub(super) fn check(w: &World) {
             None => group
                 .names
                 .get(&buffer.info.facts.name)
-                .is_some_and(|ids| ids.get(&buffer.info.generation) == Some(id)),
+                .is_some_and(|versions| versions.ids().any(|b| b == *id)),
         };
         assert_eq!(named, buffer.carrier.is_some(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
