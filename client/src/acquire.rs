@@ -88,15 +88,20 @@ impl Client {
     /// memory. After an error no lease is left behind.
     pub fn acquire(&self, wanted: Acquire) -> Result<Lease, ClientError> {
         let acquire = || {
-            let asked = Instant::now();
+            self.shared.connection.check_process()?;
             let place = self.shared.memory.place()?;
-            let deadline = answer_deadline(wanted.wait)?;
-            let mut outcomes =
-                self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
-            let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
-            self.take(grant, place, asked)
+            self.lease_of(wanted.clone(), place)
         };
         acquire().map_err(|fault: Fault| fault.while_doing("acquire", &wanted))
+    }
+
+    /// Acquires a lease for this place.
+    pub(crate) fn lease_of(&self, wanted: Acquire, place: Place) -> Result<Lease, Fault> {
+        let asked = Instant::now();
+        let deadline = answer_deadline(wanted.wait)?;
+        let mut outcomes = self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
+        let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
+        self.take(grant, place, asked)
     }
 
     /// Acquires many buffers in as few packets as possible: outcomes in order, each on its own. Waits the longest of
@@ -161,7 +166,8 @@ impl Client {
         let mapping_began = Instant::now();
         let (phase, mapping) = self.shared.memory.map(&grant, place)?;
         let took = Took { granted: mapping_began - asked, mapped: mapping_began.elapsed() };
-        Ok(Lease::new(held, grant.buffer, phase, mapping, took))
+        let ordered = self.ordered(&grant, place)?;
+        Ok(Lease::new(held, grant.buffer, phase, mapping, took).ordered_by(ordered))
     }
 }
 

@@ -8,6 +8,7 @@ use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmHold, VmmMapping};
 use gpu_handoff_protocol::{Access, BufferName, Code, Lifetime, Metadata, Refusal, Tensor, limits};
 
 use crate::error::{ClientError, Fault};
+use crate::limits as client_limits;
 
 /// Memory that can be exported as a descriptor: a [`VmmAllocation`] or a [`VmmMapping`].
 pub trait Exportable: sealed::Sealed + Sync {
@@ -88,6 +89,7 @@ pub struct Buffer<'a> {
     pub(crate) access: Access,
     pub(crate) lifetime: Lifetime,
     pub(crate) metadata: Metadata,
+    pub(crate) seats: u32,
 }
 
 impl<'a> Buffer<'a> {
@@ -104,6 +106,7 @@ impl<'a> Buffer<'a> {
             access: Access::default(),
             lifetime: Lifetime::default(),
             metadata: Metadata::default(),
+            seats: client_limits::SEATS,
         })
     }
 
@@ -178,8 +181,17 @@ impl<'a> Buffer<'a> {
         self
     }
 
+    /// It can be leased so many times at a time, at most 1,024; 4 if not set. Matters only where it is published
+    /// [on a stream](crate::Client::publish_on): each lease needs a word of the timeline.
+    #[must_use]
+    pub fn seats(mut self, seats: u32) -> Self {
+        self.seats = seats;
+        self
+    }
+
     /// Refuses here what the node would answer by ending the connection.
     pub(crate) fn check(&self) -> Result<(), Fault> {
+        check_limit("seats", self.seats as usize, limits::SEATS as usize)?;
         check_limit("bytes of metadata", self.metadata.user.len(), limits::METADATA_BYTES)?;
         let Some(tensor) = &self.metadata.tensor else { return Ok(()) };
         check_limit("bytes of dtype", tensor.dtype.len(), limits::DTYPE_BYTES)?;

@@ -78,6 +78,7 @@ impl Drop for Shared {
             // A panic of that thread has been reported on standard error already.
             let _ = thread.join();
         }
+        self.memory.orders().stop();
     }
 }
 

@@ -89,6 +89,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Which broker there is, or was last.
+    pub(crate) fn instance(&self) -> Option<Instance> {
+        self.state.lock().ok().and_then(|state| state.instance)
+    }
+
     /// Refuses to work in a forked child.
     pub(crate) fn check_process(&self) -> Result<(), Fault> {
         if self.is_own_process() { Ok(()) } else { Err(Fault::Forked) }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gpu_handoff_cuda::{ContextRef, Driver};
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason};
 use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
@@ -12,6 +13,7 @@ use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::import::Mapping;
 use crate::limits;
+use crate::order::Ordered;
 
 /// How a lease stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,7 @@ pub struct Lease {
     phase: Arc<Phase>,
     ptr: u64,
     took: Took,
+    ordered: Option<Ordered>,
 }
 
 impl Lease {
@@ -62,7 +65,32 @@ impl Lease {
         // Within the address space: the buffer was checked to lie within what is mapped.
         let ptr = mapping.base().saturating_add(buffer.facts.offset);
         held.mapping = Some(mapping);
-        Self { held, buffer, phase, ptr, took }
+        Self { held, buffer, phase, ptr, took, ordered: None }
+    }
+
+    pub(crate) fn ordered_by(mut self, ordered: Option<Ordered>) -> Self {
+        self.ordered = ordered;
+        self
+    }
+
+    pub(crate) fn ordered(&self) -> Option<&Ordered> {
+        self.ordered.as_ref()
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// The context in which the lease was acquired, where that matters.
+    pub(crate) fn context(&self, driver: Driver) -> Result<Option<ContextRef>, Fault> {
+        match &self.ordered {
+            Some(ordered) => Ok(Some(ordered.timeline.line.context)),
+            None => Ok(driver.current_context()?),
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> (Held, Option<Ordered>) {
+        (self.held, self.ordered)
     }
 
     /// Where the buffer begins, a `CUdeviceptr` that is valid in the context in which it was acquired.
@@ -136,6 +164,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(crate) fn new(shared: Arc<Shared>, lease: LeaseId, buffer: BufferId) -> Self {
         Self { shared, lease, buffer, mapping: None, given_back: false }
     }

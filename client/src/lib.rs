@@ -22,8 +22,13 @@
 //!
 //! What to know:
 //!
-//! - **Nothing is copied.** A lease's pointer is the publisher's memory. Ordering the GPU's work between the two is
-//!   theirs to agree on: publish after the writing stream was synchronized, drop leases after the reading one was.
+//! - **Nothing is copied.** A lease's pointer is the publisher's memory. Either order the GPU's work between the two
+//!   yourself: publish after the writing stream was synchronized, drop leases after the reading one was. Or leave it to
+//!   the GPU: [`Client::publish_on`], [`Lease::wait_on`], [`Lease::release_on`] and [`Published::retire_on`] take a
+//!   stream and wait for nothing, and a [`RingWriter`] hands the same slots over again and again without the node.
+//! - **Streams never wait for the dead.** If the peer dies that should have written what a stream waits for, the stream
+//!   goes on, and [`Lease::check`] says `PEER_DIED`.
+//! - **Many buffers are one version.** [`Client::publish_set`] and [`Client::acquire_set`] take all of them or none.
 //! - **Your context is used, none is made.** Publishing and acquiring run in the CUDA context that is current on the
 //!   calling thread. The driver is loaded on the first of them, not before.
 //! - **The calls block**, each with a deadline. There is no runtime to bring along; one background thread listens for
@@ -44,17 +49,20 @@ mod import;
 mod lease;
 pub mod limits;
 mod memory;
+mod order;
 mod publish;
+mod ring;
 mod sets;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod watch;
 
 pub use acquire::Acquire;
 pub use buffer::{Buffer, Exportable};
 pub use client::{Client, ClientBuilder};
 pub use error::{ClientError, Doing};
-pub use gpu_handoff_cuda::{ExportedFd, VmmAllocation, VmmMapping};
+pub use gpu_handoff_cuda::{ExportedFd, Stream, StreamRef, VmmAllocation, VmmMapping};
 pub use gpu_handoff_protocol::message::{EndReason, Event, Welcome};
 pub use gpu_handoff_protocol::{
     Access, BufferFacts, BufferId, BufferInfo, BufferName, Code, Compared, DeviceUuid, GroupKey, Kind,
@@ -62,5 +70,7 @@ pub use gpu_handoff_protocol::{
 };
 pub use lease::{Lease, LeaseState, Took};
 pub use publish::{PublishTook, Published, PublishedState};
+pub use ring::{RingReader, RingWriter, Slot};
 pub use sets::{AcquireSet, LeaseSet, PublishedSet};
+pub use timeline::Timeline;
 pub use watch::Watch;

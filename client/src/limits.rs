@@ -21,12 +21,32 @@ pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
 /// fewer descriptors are in flight.
 pub const SEND_PAUSE: Duration = Duration::from_millis(20);
+/// How often publishing a set is begun, when each time another broker breaks it.
+pub const SET_TRIES: u32 = 3;
 /// How long nobody may have called before the background thread listens for notices again.
 pub const QUIET: Duration = Duration::from_millis(2);
 /// How long an iterator over a watch waits before it looks again. Not seen from outside.
 pub const WATCH_ROUND: Duration = Duration::from_secs(60 * 60);
 /// The longest time that a caller can set; more counts as this, about a hundred years.
 pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Words of a timeline that this library makes, at most: 1 MiB.
+pub const TIMELINE_WORDS: u32 = 128 * 1024;
+/// How many leases an ordered buffer can have at a time, if its publisher does not say.
+pub const SEATS: u32 = 4;
+/// How long a thread that waits for a word looks at it without a pause.
+pub const WORD_SPIN: Duration = Duration::from_micros(500);
+/// The pause between looks at a word after that.
+pub const WORD_PAUSE: Duration = Duration::from_micros(200);
+/// How long after the one before a poisoned word is looked at again: the dead may have written it last.
+pub const POISON_LOOKS: [Duration; 4] =
+    [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+/// How long the words of a buffer that is gone are left alone before it is looked again whether its readiness was
+/// written.
+pub const WORDS_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the slots of a ring begin at a multiple of, in bytes.
+pub const SLOT_ALIGNMENT: u64 = 512;
 
 /// Events that a watch may leave unread. One more ends it with `WATCH_OVERFLOW`.
 pub const WATCH_EVENTS: usize = 8 * 1024;

@@ -10,11 +10,13 @@ use crate::cache::{Cache, Phase};
 use crate::connection::Sink;
 use crate::error::Fault;
 use crate::import::{Importer, Mapping, Place};
+use crate::timeline::{Orders, Trash};
 
 /// The table of buffers behind its lock, with what maps them.
 pub(crate) struct Memory {
     importer: Box<dyn Importer>,
     table: Mutex<Cache<Place, Mapping>>,
+    orders: Arc<Orders>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -25,7 +27,12 @@ impl std::fmt::Debug for Memory {
 
 impl Memory {
     pub(crate) fn new(importer: Box<dyn Importer>) -> Self {
-        Self { importer, table: Mutex::new(Cache::new()) }
+        Self { importer, table: Mutex::new(Cache::new()), orders: Arc::default() }
+    }
+
+    /// What is known of timelines, and of the seats of buffers that are ordered by them.
+    pub(crate) fn orders(&self) -> &Arc<Orders> {
+        &self.orders
     }
 
     /// The caller's current context.
@@ -74,6 +81,7 @@ impl Sink for Memory {
     }
 
     fn notice(&self, event: &Event) -> bool {
+        self.orders.notice(event);
         self.lock().is_ok_and(|mut table| table.notice(event, Instant::now()))
     }
 
@@ -90,6 +98,7 @@ impl Sink for Memory {
     }
 
     fn lost(&self) {
+        self.orders.lost();
         if let Ok(mut table) = self.lock() {
             table.lost();
         }
@@ -99,7 +108,8 @@ impl Sink for Memory {
         if let Ok(mut table) = self.lock() {
             let unmap = table.sweep();
             drop(table);
-            drop(unmap);
+            // Not on this thread where it may wait for streams which wait for news that this thread reads.
+            drop(self.orders.discard(Trash::Mappings(unmap)));
         }
     }
 }

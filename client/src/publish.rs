@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason, PublishedAs};
-use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal, limits as wire};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, Order, Refusal, limits as wire};
 
 use crate::again::Kept;
 use crate::buffer::Buffer;
@@ -13,6 +13,7 @@ use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::export::Ready;
 use crate::limits;
+use crate::timeline::Timeline;
 
 /// Most bytes that a publication's fixed part takes in a packet; the texts come on top.
 const PUBLICATION_BYTES: usize = 512;
@@ -29,6 +30,8 @@ pub struct Published {
     name: BufferName,
     taken: Taken,
     took: PublishTook,
+    /// What orders its readers and its owner, where it was published on a stream.
+    pub(crate) order: Option<(Timeline, Order)>,
 }
 
 /// What the node has taken.
@@ -99,15 +102,20 @@ impl Published {
     /// # Errors
     /// [`ClientError::Refused`] when it has ended already, or the deadline is over its limit.
     pub fn retire(self, deadline: Duration) -> Result<u32, ClientError> {
-        let retire = || {
-            check_deadline(deadline)?;
-            let body = ClientBody::Retire { id: self.taken.receipt.id, deadline };
-            match self.shared.connection.call(body, after(limits::ANSWER))? {
-                BrokerBody::Retired(outcome) => Ok(outcome?),
-                _ => Err(Fault::unexpected("the outcome of a retire")),
-            }
-        };
-        retire().map_err(|fault: Fault| fault.while_doing("retire", &self.name))
+        self.retire_now(deadline).map_err(|fault| fault.while_doing("retire", &self.name))
+    }
+
+    pub(crate) fn retire_now(&self, deadline: Duration) -> Result<u32, Fault> {
+        check_deadline(deadline)?;
+        let body = ClientBody::Retire { id: self.taken.receipt.id, deadline };
+        match self.shared.connection.call(body, after(limits::ANSWER))? {
+            BrokerBody::Retired(outcome) => Ok(outcome?),
+            _ => Err(Fault::unexpected("the outcome of a retire")),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }
 
@@ -141,6 +149,7 @@ impl Client {
     pub fn publish(&self, buffer: Buffer<'_>) -> Result<Published, ClientError> {
         let name = buffer.name.clone();
         let publish = || {
+            self.shared.connection.check_process()?;
             let began = Instant::now();
             let ready = self.shared.exporter.export(&buffer)?;
             let told = Instant::now();
@@ -165,6 +174,7 @@ impl Client {
         buffers: impl IntoIterator<Item = Buffer<'a>>,
     ) -> Result<Vec<Result<Published, ClientError>>, ClientError> {
         let buffers: Vec<Buffer<'a>> = buffers.into_iter().collect();
+        self.shared.connection.check_process().map_err(|fault| fault.while_doing("publish", "buffers"))?;
         let mut outcomes = Vec::with_capacity(buffers.len());
         for part in packets(&buffers) {
             if let Err(fault) = self.publish_part(part, &mut outcomes) {
@@ -203,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    fn send_publications(&self, items: Vec<Ready>) -> Result<Vec<Result<Taken, Fault>>, Fault> {
+    pub(crate) fn send_publications(&self, items: Vec<Ready>) -> Result<Vec<Result<Taken, Fault>>, Fault> {
         if items.is_empty() {
             return Ok(Vec::new());
         }
@@ -233,7 +243,7 @@ impl Client {
     }
 
     pub(crate) fn published(&self, name: BufferName, taken: Taken, took: PublishTook) -> Published {
-        Published { shared: Arc::clone(&self.shared), name, taken, took }
+        Published { shared: Arc::clone(&self.shared), name, taken, took, order: None }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::client::Client;
 use crate::error::{ClientError, Fault};
 use crate::export::Ready;
 use crate::lease::Lease;
+use crate::limits;
 use crate::publish::{PublishTook, Published, Taken, packets};
 
 /// A set that others can acquire now, such as the 300 tensors of a model.
@@ -176,11 +177,9 @@ impl Client {
     ) -> Result<PublishedSet, ClientError> {
         let name = BufferName::new(name)?;
         let buffers: Vec<Buffer<'a>> = buffers.into_iter().collect();
-        let mut parts = Parts { client: self, name: &name, total: 0, taken: Vec::new(), last: None };
-        let published = parts.publish(&buffers);
-        let taken = std::mem::take(&mut parts.taken);
-        match published {
-            Ok(()) => {
+        self.shared.connection.check_process().map_err(|fault| fault.while_doing("publish set", &name))?;
+        match self.publish_parts(&name, &buffers) {
+            Ok(taken) => {
                 let generation = taken.first().map_or(0, |(taken, _)| taken.receipt.generation);
                 let named = taken.into_iter().zip(buffers);
                 let buffers = named.map(|((taken, took), b)| self.published(b.name, taken, took)).collect();
@@ -192,6 +191,25 @@ impl Client {
                     None => format!("set {name}"),
                 };
                 Err(fault.while_doing("publish", object))
+            }
+        }
+    }
+
+    /// Publishes all parts; begins anew where another broker, which knows nothing of the parts before, breaks the set.
+    fn publish_parts(
+        &self,
+        name: &BufferName,
+        buffers: &[Buffer<'_>],
+    ) -> Result<Vec<(Taken, PublishTook)>, (usize, Fault)> {
+        let mut tries = 0;
+        loop {
+            let broker = self.shared.connection.instance();
+            let mut parts = Parts { client: self, name, total: 0, taken: Vec::new(), last: None };
+            let Err((index, fault)) = parts.publish(buffers) else { return Ok(parts.taken) };
+            tries += 1;
+            let broken = matches!(&fault, Fault::Refused(refusal) if refusal.code() == Code::SetBroken);
+            if !broken || tries == limits::SET_TRIES || broker == self.shared.connection.instance() {
+                return Err((index, fault));
             }
         }
     }

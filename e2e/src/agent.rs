@@ -12,8 +12,11 @@ use gpu_handoff_cuda::{PrimaryContext, VmmAllocation};
 
 pub mod churn;
 mod events;
+mod fork;
 pub mod many;
 mod memory;
+pub mod order;
+pub mod pingpong;
 mod raw;
 mod said;
 pub mod stream;
@@ -74,6 +77,7 @@ fn failed(error: &anyhow::Error) -> Answer {
 /// Dropped in the order of the fields: rights first, then memory, the context last.
 #[derive(Default)]
 struct Agent {
+    orders: order::Orders,
     churn: Option<churn::Churn>,
     leases: HashMap<String, Lease>,
     published: HashMap<String, Published>,
@@ -172,11 +176,19 @@ impl Agent {
                 self.make_context_current()?;
                 Answer::Stream(stream::consume(self.client()?, &plan)?)
             }
+            Command::Order(step) => self.order(step)?,
             Command::RawReceive { socket, rounds } => {
                 self.make_context_current()?;
                 Answer::Raw(raw::receive(&socket, rounds)?)
             }
         })
+    }
+
+    fn order(&mut self, step: order::Step) -> anyhow::Result<Answer> {
+        self.make_context_current()?;
+        let Self { orders, leases, published, memory, client, .. } = self;
+        let client = client.as_ref().ok_or_else(|| anyhow::anyhow!("not connected"))?;
+        Ok(Answer::Order(orders.take(step, &mut order::Rest { client, leases, published, memory })?))
     }
 
     fn client(&self) -> anyhow::Result<&Client> {

@@ -7,6 +7,7 @@
 //! | through gpu-handoff | `ours` |
 //! | through the raw driver | `baseline` |
 //! | percentiles, table, JSON | [`report`] |
+//! | hand-offs that are ordered on the GPU (`--timeline`) | [`timeline`] |
 //! | hand-offs a second, memory, processor time (`--throughput`) | [`throughput`] |
 
 use std::fs::File;
@@ -26,6 +27,7 @@ mod baseline;
 mod ours;
 pub mod report;
 pub mod throughput;
+pub mod timeline;
 
 use report::{Report, Row};
 
@@ -54,6 +56,10 @@ pub struct Options {
     /// A short run: 2 MiB, 20 rounds, back to back; with `--throughput`: few buffers, half a second each.
     #[arg(long)]
     pub quick: bool,
+    /// Measure hand-offs of one slot that two pods use in turn, ordered on the GPU, and how soon a stream goes on whose peer
+    /// was killed.
+    #[arg(long, conflicts_with = "throughput")]
+    pub timeline: bool,
     /// The other mode.
     #[command(flatten)]
     pub throughput: throughput::Options,
@@ -113,6 +119,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let wanted = options.throughput.clone();
         let wanted = if options.quick { wanted.quick() } else { wanted };
         return tell(&throughput::run(&wanted, &folder, &gpu, walls)?, json, options);
+    }
+    if options.timeline {
+        return tell(
+            &timeline::run(timeline::Plan::new(options.quick), &folder, &gpu, walls)?,
+            json,
+            options,
+        );
     }
     tell(&latencies(options, &folder, gpu, walls)?, json, options)
 }

@@ -58,7 +58,7 @@ impl Memory {
         matches!(self, Self::Vmm { .. })
     }
 
-    fn ptr(&self) -> u64 {
+    pub(super) fn ptr(&self) -> u64 {
         match self {
             Self::Vmm { mapping, .. } => mapping.ptr(),
             Self::Legacy(memory) => memory.ptr(),
@@ -91,6 +91,12 @@ impl Memory {
             }
             Self::Legacy(_) => anyhow::bail!("legacy memory has no descriptor"),
         }
+    }
+
+    /// A descriptor of it that is said to be of so many bytes.
+    pub(super) fn exported_as(&self, bytes: u64) -> anyhow::Result<ExportedFd> {
+        let exported = VmmAllocation::of_pointer(Driver::load()?, self.ptr())?.export()?;
+        Ok(ExportedFd { bytes, ..exported })
     }
 
     pub(super) fn as_buffer(&self, name: &str) -> anyhow::Result<Buffer<'_>> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::many::HandedOff;
+use super::order::{Outcome, Step};
 use super::stream::{Plan, StreamTimes};
 use super::{MemoryKind, RawMode, RawTimes, Told, churn};
 
@@ -163,6 +164,8 @@ pub enum Command {
         /// The rounds.
         plan: Plan,
     },
+    /// Streams, timelines, ordered buffers, rings, sets.
+    Order(Step),
     /// The raw driver between two processes: receive, import, map.
     RawReceive {
         /// Where the sender listens.
@@ -252,6 +255,8 @@ pub enum Answer {
     Raw(RawTimes),
     /// Times of hand-offs.
     Stream(StreamTimes),
+    /// What came of a step.
+    Order(Outcome),
     /// What became of hand-offs.
     HandedOff(HandedOff),
     /// Refused.

@@ -11,8 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 use gpu_handoff_e2e::rough::{Client, vmm};
+use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
-use gpu_handoff_protocol::message::{Carrier, ClientBody, Grant, Target};
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Grant, Target};
 
 /// Misbehaves until its standard input ends, or until it is killed.
 #[derive(Debug, Parser)]
@@ -36,6 +37,8 @@ enum Deed {
     Publish,
     /// Publish and acquire, and leave the connection to a child process, whose number is printed.
     Fork,
+    /// Publish the first part of a set, and no more.
+    HalfASet,
     /// Publish sockets whose close blocks, all in one packet.
     Linger,
 }
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
     match deed {
         Deed::Publish => publish(&client, &grant),
         Deed::Fork => fork(client, &grant),
+        Deed::HalfASet => half_a_set(client, &grant),
         Deed::Linger => linger(&client, &grant, sink),
     }
 }
@@ -66,6 +70,20 @@ fn publish(client: &Client, grant: &Grant) -> anyhow::Result<()> {
             say("publishing")?;
         }
     }
+    Ok(())
+}
+
+fn half_a_set(mut client: Client, grant: &Grant) -> anyhow::Result<()> {
+    let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("the source has no descriptor") };
+    let facts = &grant.buffer.facts;
+    let item = |i| vmm(&format!("layer-{i}"), facts.device, facts.allocation_size, memory.clone());
+    let items = (0..MESSAGE_ITEMS).map(item).collect::<Result<_, _>>()?;
+    let part = SetPart { name: "model".parse()?, total: 300, first: 0 };
+    match client.ask(ClientBody::PublishSet { part, items })? {
+        BrokerBody::Published(outcomes) if outcomes.iter().all(Result::is_ok) => say("half")?,
+        other => anyhow::bail!("the part was answered by {other:?}"),
+    }
+    std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 

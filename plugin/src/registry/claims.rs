@@ -73,6 +73,11 @@ impl Registry {
         now: Instant,
     ) {
         let mut told = Vec::new();
+        let buffer = |shown: &Shown| match &shown.body.subject {
+            Subject::Buffer(receipt) => Some(receipt.info.id),
+            Subject::Lease(_) => None,
+        };
+        let owned: Vec<BufferId> = items.iter().flatten().filter_map(buffer).collect();
         let outcomes = items
             .into_iter()
             .map(|item| item.and_then(|shown| self.claim_one(session, shown, &mut told, now)))
@@ -80,6 +85,9 @@ impl Registry {
         self.reply(session, request, BrokerBody::Reattached(outcomes));
         for id in told {
             self.tell_how_it_ends(session, id, now);
+        }
+        for id in owned {
+            self.tell_seats(id, session);
         }
         self.settle_waits_for_new_buffers();
     }

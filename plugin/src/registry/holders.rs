@@ -53,9 +53,6 @@ impl Registry {
         if let Some(s) = self.sessions.get_mut(&owner) {
             s.published.insert(id);
         }
-        if !self.is_away(owner) {
-            self.tell_seats(id);
-        }
         let Some(before) = before.filter(|before| *before != owner) else { return };
         let Some(s) = self.sessions.get_mut(&before) else { return };
         s.published.remove(&id);

@@ -128,11 +128,15 @@ impl Registry {
         self.tell_owner(id, Event::Unseated { id, seat, how });
     }
 
-    /// Tells an owner that is back who sits: it may have missed who sat down, and any other seat is free.
-    pub(super) fn tell_seats(&mut self, id: BufferId) {
-        let taken = self.seating.0.get(&id).map(|seats| seats.taken.keys().copied().collect::<Vec<_>>());
-        for seat in taken.into_iter().flatten() {
-            self.tell_owner(id, Event::Seated { id, seat });
+    /// Tells an owner who has come back who sits where: what happened while it was away it did not hear of.
+    pub(super) fn tell_seats(&mut self, id: BufferId, owner: SessionId) {
+        let Some(buffer) = self.buffers.get(&id).filter(|b| b.owner == Some(owner)) else { return };
+        let Some(order) = buffer.info.facts.order else { return };
+        for seat in (0..order.seats).map(Seat) {
+            let taken = self.seating.0.get(&id).is_some_and(|seats| seats.taken.contains_key(&seat));
+            let how = SeatEnd::Died;
+            let event = if taken { Event::Seated { id, seat } } else { Event::Unseated { id, seat, how } };
+            self.reply(owner, NOTICE, BrokerBody::Event(event));
         }
     }
 

@@ -169,3 +169,41 @@ fn a_release_that_is_given_up_while_there_is_no_broker_is_told_to_the_next() {
     assert_eq!(fake.restore(), [lease_receipt(7)]);
     assert_eq!(fake.hear_release(), [7]);
 }
+
+#[test]
+fn a_set_that_another_broker_breaks_is_begun_anew() {
+    let (scene, mut fake) = scene();
+    std::thread::scope(|scope| {
+        let many: Vec<Buffer<'_>> = (0..70).map(|_| weights()).collect();
+        let publish = scope.spawn(|| scene.client.publish_set("model", many).unwrap());
+        let part = |fake: &mut Fake| {
+            let (request, body) = fake.expect();
+            let ClientBody::PublishSet { part, items } = body else { panic!("{body:?}") };
+            (request, part.first, items.len())
+        };
+        let take = |fake: &Fake, request, first: u128, count: usize| {
+            let taken = (first..first + count as u128).map(published_as);
+            fake.say(request, BrokerBody::Published(taken.collect()));
+        };
+        let (request, first, count) = part(&mut fake);
+        assert_eq!((first, count), (0, 64));
+        take(&fake, request, 100, count);
+        assert_eq!(part(&mut fake).1, 64);
+        fake.hang_up();
+        let mut fake = scene.door.greeted(2);
+        let (request, claims) = fake.hear_claims();
+        assert_eq!(claims.len(), 64);
+        fake.say(request, BrokerBody::Reattached(claims.iter().map(|_| not_owner()).collect()));
+        let (request, first, count) = part(&mut fake);
+        assert_eq!(first, 64);
+        fake.say(request, BrokerBody::Published(vec![Err(Refusal::new(Code::SetBroken)); count]));
+        for expected in [0, 64] {
+            let (request, first, count) = part(&mut fake);
+            assert_eq!(first, expected);
+            take(&fake, request, 200 + u128::from(first), count);
+        }
+        let set = publish.join().unwrap();
+        assert_eq!((set.buffers().len(), set.buffers()[0].id()), (70, id(200)));
+        assert!(set.buffers().iter().all(|it| it.state() == PublishedState::Live));
+    });
+}

@@ -31,7 +31,8 @@ fn seats_stay_taken_and_their_owner_is_told_of_them() {
     let p = w.open_as(0, 1, producer_key);
     let (outcome, told) = w.claim_and_hear(p, with_memory(&receipt));
     assert_eq!(outcome, Ok(Reattached::Restored));
-    assert_eq!(told, [Event::Seated { id, seat: Seat(1) }], "claimed or not");
+    let free = |n| Event::Unseated { id, seat: Seat(n), how: SeatEnd::Died };
+    assert_eq!(told, [free(0), Event::Seated { id, seat: Seat(1) }, free(2)], "claimed or not");
     let other = w.open(1, 2);
     let seats: Vec<_> = (0..2).map(|_| w.acquire(other, by_id(id)).unwrap().seat).collect();
     assert_eq!(seats, [Some(Seat(0)), Some(Seat(2))]);

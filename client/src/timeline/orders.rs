@@ -1,0 +1,384 @@
+//! What the node's news mean for words: who sits on which seat, whose words must be poisoned.
+//!
+//! News come while the connection is locked, where no driver may be called. So they are noted here, and a thread of its
+//! own does what they ask for, at once and whatever the application's streams do. A second thread lets go of memory,
+//! because unmapping may wait for just those streams that the first is to set free. Both start with the first timeline.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{EndReason, Event};
+use gpu_handoff_protocol::{BufferId, Order, Seat};
+
+use super::line::{End, Line, has_reached};
+use crate::error::Fault;
+use crate::import::Mapping;
+use crate::lease::Held;
+use crate::limits;
+use crate::order::Ordered;
+
+/// What is dropped where it may take long.
+#[derive(Debug)]
+pub(crate) enum Trash {
+    Line(#[expect(dead_code, reason = "held for its drop")] Arc<Line>),
+    Lease(#[expect(dead_code, reason = "held for its drop")] Box<(Held, Option<Ordered>)>),
+    Mappings(#[expect(dead_code, reason = "held for its drop")] Vec<Arc<Mapping>>),
+}
+
+/// Something to be done to words.
+#[derive(Debug)]
+enum Task {
+    /// Nobody writes the words of a timeline any more.
+    EndLine(Weak<Line>, End),
+    /// The holder of a seat has ended or released.
+    EndWord(Weak<Line>, u32, BufferId, Seat),
+    /// Poisoned words are to be looked at again.
+    Look(Weak<Line>, Vec<u32>, usize),
+    /// A stream may go on.
+    Open(Weak<Line>, u32, u64),
+    /// Words that are used no more, once their last write is done.
+    Free(Weak<Line>, Order),
+}
+
+/// How a seat has been used.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seating {
+    /// Somebody sits there.
+    pub(crate) taken: bool,
+    /// How many have, so far.
+    pub(crate) turns: u64,
+    /// Holders who got up and whose word has not been dealt with yet: nobody else may be reckoned with before.
+    pub(crate) leaving: u64,
+}
+
+/// A stream that waits until all of these have got up.
+#[derive(Debug)]
+struct Gate {
+    until_up: BTreeSet<Seat>,
+    word: u32,
+    value: u64,
+}
+
+/// What is known of a buffer that this process published with an order.
+#[derive(Debug, Default)]
+struct Own {
+    order: Option<(Weak<Line>, Order)>,
+    seats: BTreeMap<Seat, Seating>,
+    gates: Vec<Gate>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    state: Mutex<State>,
+    /// Calls the thread that does tasks.
+    bell: Condvar,
+    /// Calls the one that lets go.
+    bin: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the timeline's id: one for each context.
+    lines: HashMap<BufferId, Vec<Weak<Line>>>,
+    own: HashMap<BufferId, Own>,
+    tasks: VecDeque<Task>,
+    later: Vec<(Instant, Task)>,
+    trash: VecDeque<Trash>,
+    threads: Vec<JoinHandle<()>>,
+    stop: bool,
+}
+
+impl State {
+    fn due(&mut self, now: Instant) -> Option<Task> {
+        let at = self.later.iter().position(|(at, _)| *at <= now);
+        self.tasks.pop_front().or_else(|| at.map(|at| self.later.swap_remove(at).1))
+    }
+
+    fn end_line(&mut self, id: BufferId, end: End) -> bool {
+        let lines = self.lines.get(&id).into_iter().flatten().cloned();
+        let before = self.tasks.len();
+        self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
+        self.tasks.len() > before
+    }
+}
+
+/// Whether an end means that nobody writes the owner's words any more.
+fn is_owners_end(reason: EndReason) -> bool {
+    matches!(reason, EndReason::OwnerDied | EndReason::OwnerClosed | EndReason::MemberLeft)
+}
+
+impl Orders {
+    /// A timeline is there: news of it matter from now on.
+    pub(crate) fn add(self: &Arc<Self>, line: &Arc<Line>) -> Result<(), Fault> {
+        self.start()?;
+        let mut state = self.lock();
+        let lines = state.lines.entry(line.id).or_default();
+        lines.retain(|line| line.strong_count() > 0);
+        lines.push(Arc::downgrade(line));
+        Ok(())
+    }
+
+    /// Starts the threads, if they are not there yet.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<(), Fault> {
+        let mut state = self.lock();
+        if state.threads.is_empty() {
+            for (name, work) in [("gpu-handoff-w", Self::work as fn(&Self)), ("gpu-handoff-u", Self::let_go)]
+            {
+                let orders = Arc::clone(self);
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                state.threads.push(thread.spawn(move || work(&orders)).map_err(Fault::Io)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The line of a timeline in a context, if there is one.
+    pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Line>> {
+        let state = self.lock();
+        let mut lines = state.lines.get(&id)?.iter().filter_map(Weak::upgrade);
+        lines.find(|line| line.context == context)
+    }
+
+    /// A buffer was published with an order. What was heard of its seats before is remembered.
+    pub(crate) fn add_order(&self, id: BufferId, line: &Arc<Line>, order: Order) {
+        let mut state = self.lock();
+        let State { own, tasks, .. } = &mut *state;
+        let own = own.entry(id).or_default();
+        own.order = Some((Arc::downgrade(line), order));
+        // Who got up before the order was known here.
+        for (seat, seating) in own.seats.iter_mut().filter(|(_, seating)| !seating.taken) {
+            if let Some(word) = order.seat_word(*seat) {
+                seating.leaving += 1;
+                tasks.push_back(Task::EndWord(Arc::downgrade(line), word, id, *seat));
+            }
+        }
+        self.bell.notify_one();
+    }
+
+    /// The seats of a buffer of this process that were ever taken.
+    pub(crate) fn seats(&self, id: BufferId) -> BTreeMap<Seat, Seating> {
+        self.lock().own.get(&id).map(|own| own.seats.clone()).unwrap_or_default()
+    }
+
+    /// Has a word written once nobody sits on these seats any more; at once if that is so.
+    pub(crate) fn open_when_up(
+        &self,
+        id: BufferId,
+        line: &Arc<Line>,
+        seats: BTreeSet<Seat>,
+        word: u32,
+        value: u64,
+    ) {
+        let mut state = self.lock();
+        let is_taken = |own: &Own, seat: &Seat| own.seats.get(seat).is_some_and(|s| s.taken);
+        let own = state.own.get_mut(&id);
+        let until_up: BTreeSet<Seat> = match &own {
+            Some(own) => seats.into_iter().filter(|seat| is_taken(own, seat)).collect(),
+            None => BTreeSet::new(),
+        };
+        match own {
+            Some(own) if !until_up.is_empty() => own.gates.push(Gate { until_up, word, value }),
+            _ => {
+                state.tasks.push_back(Task::Open(Arc::downgrade(line), word, value));
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    /// Something was told of a buffer. Quick, and calls no driver.
+    pub(crate) fn notice(&self, event: &Event) {
+        let mut state = self.lock();
+        let urgent = match event {
+            Event::Seated { id, seat } => {
+                let seating = state.own.entry(*id).or_default().seats.entry(*seat).or_default();
+                // Told again where another daemon has taken over.
+                seating.turns += u64::from(!seating.taken);
+                seating.taken = true;
+                false
+            }
+            Event::Unseated { id, seat, .. } => got_up(&mut state, *id, *seat),
+            Event::Orphaned { id, reason, .. } if is_owners_end(*reason) => state.end_line(*id, End::Died),
+            Event::Gone { id, reason } => {
+                let freed = state.own.remove(id).and_then(|own| own.order);
+                state.tasks.extend(freed.map(|(line, order)| Task::Free(line, order)));
+                let ended = is_owners_end(*reason) && state.end_line(*id, End::Died);
+                ended || !state.tasks.is_empty()
+            }
+            _ => false,
+        };
+        if urgent {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Nothing more will be told of anybody: nobody can be relied on to write.
+    pub(crate) fn lost(&self) {
+        let mut state = self.lock();
+        let ids: Vec<BufferId> = state.lines.keys().copied().collect();
+        for id in ids {
+            state.end_line(id, End::Lost);
+        }
+        self.bell.notify_one();
+    }
+
+    /// Drops something where it may take long. Gives it back where nobody would: there is no timeline, so no stream waits.
+    pub(crate) fn discard(&self, trash: Trash) -> Option<Trash> {
+        let mut state = self.lock();
+        if state.threads.is_empty() || state.stop {
+            return Some(trash);
+        }
+        state.trash.push_back(trash);
+        self.bin.notify_one();
+        None
+    }
+
+    /// Ends the threads, after what is to be let go of.
+    pub(crate) fn stop(&self) {
+        let threads = {
+            let mut state = self.lock();
+            state.stop = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.bell.notify_all();
+        self.bin.notify_all();
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            // A panic of that thread has been reported on standard error already.
+            let _ = thread.join();
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.stop {
+            let now = Instant::now();
+            if let Some(task) = state.due(now) {
+                drop(state);
+                let later = self.perform(task);
+                state = self.lock();
+                state.later.extend(later);
+                continue;
+            }
+            let next = state.later.iter().map(|(at, _)| *at).min();
+            state = match next {
+                None => self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let left = at.saturating_duration_since(now);
+                    self.bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Does a task; gives what is to be done later. An error of the driver means that the context is beyond use, and then
+    /// no stream of it waits.
+    fn perform(&self, task: Task) -> Option<(Instant, Task)> {
+        let (Task::EndLine(line, _)
+        | Task::EndWord(line, ..)
+        | Task::Look(line, ..)
+        | Task::Open(line, ..)
+        | Task::Free(line, _)) = &task;
+        let strong = line.upgrade()?;
+        let look = |words: Vec<u32>, round: usize| {
+            let after = limits::POISON_LOOKS.get(round).filter(|_| !words.is_empty())?;
+            Some((Instant::now() + *after, Task::Look(Weak::clone(line), words, round)))
+        };
+        let later = match &task {
+            Task::EndLine(_, end) => strong.end(*end).ok().and_then(|words| look(words, 0)),
+            Task::EndWord(_, word, id, seat) => {
+                let later = strong.end_word(*word).ok().and_then(|words| look(words, 0));
+                self.has_left(*id, *seat);
+                later
+            }
+            Task::Look(_, words, round) => {
+                strong.poison_again(words).ok().and_then(|()| look(words.clone(), round + 1))
+            }
+            Task::Open(_, word, value) => {
+                let _ = strong.write(*word, *value);
+                None
+            }
+            Task::Free(_, order) => {
+                let is_written = free(&strong, order);
+                (!is_written)
+                    .then(|| (Instant::now() + limits::WORDS_PAUSE, Task::Free(Weak::clone(line), *order)))
+            }
+        };
+        // Perhaps the last hold on it: what is unmapped then may wait for a stream.
+        self.discard(Trash::Line(strong));
+        later
+    }
+
+    fn has_left(&self, id: BufferId, seat: Seat) {
+        let mut state = self.lock();
+        if let Some(seating) = state.own.get_mut(&id).and_then(|own| own.seats.get_mut(&seat)) {
+            seating.leaving = seating.leaving.saturating_sub(1);
+        }
+    }
+
+    fn let_go(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(trash) = state.trash.pop_front() {
+                drop(state);
+                drop(trash);
+                state = self.lock();
+            } else if state.stop {
+                return;
+            } else {
+                state = self.bin.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody got up from a seat: its word will not be written any more.
+fn got_up(state: &mut State, id: BufferId, seat: Seat) -> bool {
+    let State { own, tasks, .. } = state;
+    let Some(own) = own.get_mut(&id) else { return false };
+    let seating = own.seats.entry(seat).or_default();
+    if !std::mem::take(&mut seating.taken) {
+        return false; // Told before.
+    }
+    let Some((line, order)) = &own.order else { return false };
+    if let Some(word) = order.seat_word(seat) {
+        seating.leaving += 1;
+        tasks.push_back(Task::EndWord(Weak::clone(line), word, id, seat));
+    }
+    own.gates.retain_mut(|gate| {
+        gate.until_up.remove(&seat);
+        let is_open = gate.until_up.is_empty();
+        if is_open {
+            tasks.push_back(Task::Open(Weak::clone(line), gate.word, gate.value));
+        }
+        !is_open
+    });
+    true
+}
+
+/// The words that an order takes up.
+pub(crate) fn words_of(order: &Order) -> Range<u32> {
+    order.ready_word..order.first_seat_word.saturating_add(order.seats)
+}
+
+/// Gives back the words of a buffer that is gone, unless the stream that makes it ready has not come so far: its write
+/// would undo what the words are used for next.
+fn free(line: &Line, order: &Order) -> bool {
+    match line.load(order.ready_word) {
+        Ok(Some(found)) if !has_reached(found, order.value) => false,
+        _ => {
+            if let Some(allotment) = &line.allotment {
+                allotment.give_back(words_of(order));
+            }
+            true
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A forked child has nothing of its parent's, is told so, and harms nothing by its end.
+
+use gpu_handoff_e2e::agent::order::{Outcome, Step};
+use gpu_handoff_e2e::agent::{Answer, Command};
+
+use crate::stage::{Stage, acquire, brake, done, fill, looked, number};
+
+fn s(text: &str) -> String {
+    text.to_owned()
+}
+
+#[test]
+fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut app) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    fill(&mut owner, "memory")?;
+    for name in ["one", "two"] {
+        let (memory, timeline, stream) = (s("memory"), s("order"), s("write"));
+        done(&mut owner, Step::PublishOn { memory, name: s(name), stream, timeline, seats: 2 })?;
+    }
+    // One of everything.
+    brake(&mut app, "own")?;
+    fill(&mut app, "memory")?;
+    acquire(&mut app, "one", "lease")?;
+    acquire(&mut app, "two", "lease-on")?;
+    number(&mut app, Step::PublishSet { name: s("set"), count: 3, bad: None })?;
+    number(&mut app, Step::AcquireSet { name: s("set"), newer_than: 0, wait_ms: 0 })?;
+    let ordered = Step::PublishOn {
+        memory: s("memory"),
+        name: s("ordered"),
+        stream: s("w"),
+        timeline: s("own"),
+        seats: 1,
+    };
+    done(&mut app, ordered)?;
+    app.ask(&Command::Publish { memory: s("memory"), name: s("kept") })?;
+    let failed = app.expect(&Command::Order(Step::Fork), |answer| match answer {
+        Answer::Order(Outcome::Forked { failed }) => Ok(failed),
+        other => Err(other),
+    })?;
+    assert!(failed.is_empty(), "not refused with FORKED: {failed:?}");
+    // The parent has all that it had.
+    done(&mut app, Step::CheckLease { lease: s("lease") })?;
+    done(&mut app, Step::WaitOn { lease: s("lease-on"), stream: s("r") })?;
+    done(&mut app, Step::ReleaseOn { lease: s("lease-on"), stream: s("r") })?;
+    assert_eq!(looked(&mut app, Step::VerifySet { name: s("set") })?, (3, 0));
+    done(&mut app, Step::RetireOn { name: s("ordered"), stream: s("w") })?;
+    app.expect(&Command::Retire { name: s("kept"), deadline_ms: 0 }, |answer| match answer {
+        Answer::Retired { .. } => Ok(()),
+        other => Err(other),
+    })?;
+    app.finish()?;
+    owner.finish()?;
+    stage.end()
+}

@@ -1,0 +1,261 @@
+//! Ordered buffers: read when they are ready, overwritten when their readers are done, whoever dies.
+
+use gpu_handoff_e2e::agent::order::Step;
+use gpu_handoff_e2e::agent::{Answer, Command};
+use gpu_handoff_e2e::app::App;
+
+use crate::stage::{Stage, acquire, brake, comes_to_rest, done, fill, hold, let_go, number, refused};
+
+/// A moment in which a stream that is not held back would long have gone on.
+const MOMENT_MS: u64 = 150;
+
+fn s(text: &str) -> String {
+    text.to_owned()
+}
+
+fn publish_on(app: &mut App, stream: &str, seats: u32) -> anyhow::Result<()> {
+    let (memory, name, stream, timeline) = (s("memory"), s("frame"), s(stream), s("order"));
+    done(app, Step::PublishOn { memory, name, stream, timeline, seats })
+}
+
+fn retire_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
+    done(app, Step::RetireOn { name: s("frame"), stream: s(stream) })
+}
+
+fn write_on(app: &mut App, stream: &str, value: u64) -> anyhow::Result<()> {
+    done(app, Step::WriteOn { memory: s("memory"), stream: s(stream), value })
+}
+
+fn content(app: &mut App) -> anyhow::Result<u64> {
+    number(app, Step::Read { memory: s("memory") })
+}
+
+fn wait_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
+    done(app, Step::WaitOn { lease: s("lease"), stream: s(stream) })
+}
+
+fn release_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
+    done(app, Step::ReleaseOn { lease: s("lease"), stream: s(stream) })
+}
+
+fn finish(stage: Stage, apps: impl IntoIterator<Item = App>) -> anyhow::Result<()> {
+    apps.into_iter().try_for_each(App::finish)?;
+    stage.end()
+}
+
+#[test]
+fn a_buffer_is_read_when_its_writers_stream_is_done() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    fill(&mut owner, "memory")?;
+    hold(&mut owner, "order", "write")?;
+    write_on(&mut owner, "write", 42)?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    wait_on(&mut reader, "read")?;
+    assert!(!comes_to_rest(&mut reader, "read", MOMENT_MS)?, "it is not written yet");
+    done(&mut reader, Step::CheckLease { lease: s("lease") })?;
+    let_go(&mut owner, "order")?;
+    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    assert_eq!(number(&mut reader, Step::ReadLease { lease: s("lease") })?, 42);
+    release_on(&mut reader, "read")?;
+    finish(stage, [owner, reader])
+}
+
+#[test]
+fn a_slot_is_not_overwritten_before_its_readers_gpu_work_has_ended() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    brake(&mut reader, "brake")?;
+    fill(&mut owner, "memory")?;
+    write_on(&mut owner, "write", 42)?;
+    publish_on(&mut owner, "write", 2)?;
+    acquire(&mut reader, "frame", "lease")?;
+    wait_on(&mut reader, "read")?;
+    hold(&mut reader, "brake", "read")?;
+    release_on(&mut reader, "read")?;
+    retire_on(&mut owner, "write")?;
+    write_on(&mut owner, "write", 43)?;
+    assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the reader's stream is held back");
+    assert_eq!(content(&mut owner)?, 42);
+    let_go(&mut reader, "brake")?;
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    assert_eq!(content(&mut owner)?, 43);
+    // Again with the same words of the timeline, whose values have risen meanwhile.
+    for _ in 0..40 {
+        publish_on(&mut owner, "write", 2)?;
+        acquire(&mut reader, "frame", "lease")?;
+        wait_on(&mut reader, "read")?;
+        release_on(&mut reader, "read")?;
+        retire_on(&mut owner, "write")?;
+    }
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    finish(stage, [owner, reader])
+}
+
+#[test]
+fn a_seat_that_somebody_had_before_is_waited_for_too() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    brake(&mut reader, "brake")?;
+    fill(&mut owner, "memory")?;
+    write_on(&mut owner, "write", 42)?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    release_on(&mut reader, "read")?;
+    // Its seat is free when the node has heard of the release.
+    acquire_with_patience(&mut reader)?;
+    hold(&mut reader, "brake", "read")?;
+    release_on(&mut reader, "read")?;
+    retire_on(&mut owner, "write")?;
+    write_on(&mut owner, "write", 43)?;
+    assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the second holder's stream is held back");
+    assert_eq!(content(&mut owner)?, 42);
+    let_go(&mut reader, "brake")?;
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    assert_eq!(content(&mut owner)?, 43);
+    finish(stage, [owner, reader])
+}
+
+/// Acquires once a seat is free.
+fn acquire_with_patience(app: &mut App) -> anyhow::Result<()> {
+    let (name, lease) = (Some(s("frame")), s("lease"));
+    let command = Command::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false };
+    gpu_handoff_e2e::wait::until(gpu_handoff_e2e::node::PATIENCE, "a seat is free", || {
+        match app.ask(&command)? {
+            Answer::Acquired { .. } => Ok(Some(())),
+            Answer::Refused { code, .. } if code == "NO_SEAT" => Ok(None),
+            other => anyhow::bail!("{other:?}"),
+        }
+    })
+}
+
+#[test]
+fn a_reader_that_simply_releases_lets_the_owner_go_on() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    fill(&mut owner, "memory")?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    retire_on(&mut owner, "write")?;
+    assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
+    reader.expect(&Command::Release { lease: s("lease") }, crate::stage::is_done)?;
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    finish(stage, [owner, reader])
+}
+
+#[test]
+fn a_dead_reader_holds_up_nobody() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    brake(&mut reader, "brake")?;
+    fill(&mut owner, "memory")?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    hold(&mut reader, "brake", "read")?;
+    release_on(&mut reader, "read")?;
+    retire_on(&mut owner, "write")?;
+    assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
+    reader.kill()?;
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    // The word that was poisoned serves again.
+    let mut reader = replaced(&stage, reader)?;
+    brake(&mut reader, "brake")?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    hold(&mut reader, "brake", "read")?;
+    release_on(&mut reader, "read")?;
+    retire_on(&mut owner, "write")?;
+    assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the new reader is waited for");
+    let_go(&mut reader, "brake")?;
+    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    finish(stage, [owner, reader])
+}
+
+fn replaced(stage: &Stage, dead: App) -> anyhow::Result<App> {
+    dead.reap()?;
+    stage.app(&stage.consumer)
+}
+
+#[test]
+fn a_reader_of_a_dead_owner_goes_on_and_is_told() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    fill(&mut owner, "memory")?;
+    hold(&mut owner, "order", "write")?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    wait_on(&mut reader, "read")?;
+    assert!(!comes_to_rest(&mut reader, "read", MOMENT_MS)?);
+    owner.kill()?;
+    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    refused(&mut reader, Step::CheckLease { lease: s("lease") }, "PEER_DIED")?;
+    refused(&mut reader, Step::WaitOn { lease: s("lease"), stream: s("read") }, "PEER_DIED")?;
+    assert!(comes_to_rest(&mut reader, "read", 0)?, "nothing was queued");
+    release_on(&mut reader, "read")?;
+    owner.reap()?;
+    finish(stage, [reader])
+}
+
+#[test]
+fn what_was_ready_before_its_owner_died_stays_ready() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    brake(&mut owner, "order")?;
+    fill(&mut owner, "memory")?;
+    write_on(&mut owner, "write", 42)?;
+    publish_on(&mut owner, "write", 1)?;
+    acquire(&mut reader, "frame", "lease")?;
+    wait_on(&mut reader, "read")?;
+    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    owner.kill()?;
+    owner.reap()?;
+    stage.node.wait_for_log("leases are left")?;
+    done(&mut reader, Step::CheckLease { lease: s("lease") })?;
+    done(&mut reader, Step::WaitOn { lease: s("lease"), stream: s("read") })?;
+    assert_eq!(number(&mut reader, Step::ReadLease { lease: s("lease") })?, 42);
+    release_on(&mut reader, "read")?;
+    finish(stage, [reader])
+}
+
+#[test]
+fn raw_words_order_two_pods_and_their_limits_are_errors() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut other) = stage.apps()?;
+    done(&mut owner, Step::Timeline { name: s("line"), words: 4, reserve: 4 })?;
+    done(&mut other, Step::AcquireTimeline { name: s("line") })?;
+    let wait = |word, value| Step::Wait { timeline: s("line"), stream: s("a"), word, value };
+    let signal = |word, value| Step::Signal { timeline: s("line"), stream: s("a"), word, value };
+    for round in 1..=50 {
+        done(&mut owner, signal(0, round))?;
+        done(&mut other, wait(0, round))?;
+        done(&mut other, signal(1, round))?;
+        done(&mut owner, wait(1, round))?;
+    }
+    done(&mut owner, Step::WaitHere { timeline: s("line"), word: 1, value: 50, timeout_ms: 20_000 })?;
+    for bad in [wait(4, 1), signal(4, 1), wait(0, 1 << 62), signal(0, u64::MAX)] {
+        refused(&mut other, bad, "TOO_LARGE")?;
+    }
+    // Its owner's end sets the stream free, and a thread that waits.
+    done(&mut other, wait(2, 1))?;
+    other.tell(&Command::Order(Step::WaitHere {
+        timeline: s("line"),
+        word: 2,
+        value: 1,
+        timeout_ms: 20_000,
+    }))?;
+    owner.kill()?;
+    let answer = other.hear()?;
+    assert!(matches!(&answer, Answer::Refused { code, .. } if code == "PEER_DIED"), "{answer:?}");
+    assert!(comes_to_rest(&mut other, "a", 20_000)?);
+    refused(&mut other, Step::Check { timeline: s("line"), word: 2, value: 1 }, "PEER_DIED")?;
+    done(&mut other, Step::Check { timeline: s("line"), word: 0, value: 50 })?;
+    owner.reap()?;
+    finish(stage, [other])
+}
