@@ -43,6 +43,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 
 /// What the throughput mode can be told.
 #[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
 pub struct Options {
     /// Measure hand-offs a second, memory and processor time instead of the latencies of single hand-offs.
     #[arg(long)]

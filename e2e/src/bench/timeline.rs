@@ -21,6 +21,8 @@ use crate::pod::{Pod, Walls};
 const IN_ONE: u64 = 400;
 /// Commands whose times are not counted.
 const WARM_UP: usize = 1;
+/// Streams that wait for one killed peer: more than a process's hardware queues, so that some share one.
+const MANY_STREAMS: usize = 40;
 /// How long a stream may wait for a killed peer, in milliseconds.
 const PATIENCE_MS: u64 = 20_000;
 
@@ -62,6 +64,9 @@ pub struct Report {
     /// From `kill -9` of a timeline's owner to the end of the work that waited for it.
     killed_to_idle: Option<Percentiles>,
     killed_to_idle_max_us: f64,
+    /// The same with [`MANY_STREAMS`] streams of one process that wait, until the last of them has gone on; or what
+    /// went wrong.
+    many_streams_us: Result<f64, String>,
 }
 
 impl fmt::Display for Report {
@@ -89,7 +94,15 @@ impl fmt::Display for Report {
              kill, at most {:.1} ms after,\nand the client answered PEER_DIED each time.",
             self.kills,
             self.killed_to_idle_max_us / 1e3
-        )
+        )?;
+        match &self.many_streams_us {
+            Ok(us) => write!(
+                f,
+                "\nOf {MANY_STREAMS} streams that waited, the last went on {:.1} ms after the kill.",
+                us / 1e3
+            ),
+            Err(e) => write!(f, "\nOf {MANY_STREAMS} streams that waited, not all went on: {e}"),
+        }
     }
 }
 
@@ -120,8 +133,16 @@ pub fn run(plan: Plan, folder: &Folder, gpu: &Arc<Gpu>, walls: Walls) -> anyhow:
         let (hand_offs, ring) = (ring.len() as u64 * batch, Percentiles::of(&ring));
         rows.push(Row { batch, hand_offs, ring, raw_words: Percentiles::of(&raw) });
     }
-    let killed =
-        (0..plan.kills).map(|n| kill(&node, &pods[0], &mut apps[1], n)).collect::<Result<Vec<_>, _>>()?;
+    let killed = (0..plan.kills).map(|n| kill(&node, &pods[0], &mut apps[1], n, 1));
+    let killed = killed.collect::<Result<Vec<_>, _>>()?;
+    // Last, by an application of its own: should its streams stand still, it cannot be asked any more.
+    let mut waiter = connected(&node, &pods[1])?;
+    let many_streams_us =
+        kill(&node, &pods[0], &mut waiter, plan.kills, MANY_STREAMS).map_err(|e| format!("{e:#}"));
+    match many_streams_us {
+        Ok(_) => waiter.finish()?,
+        Err(_) => waiter.kill()?,
+    }
     apps.into_iter().try_for_each(App::finish)?;
     pods.into_iter().try_for_each(Pod::stop)?;
     node.stop()?;
@@ -131,6 +152,7 @@ pub fn run(plan: Plan, folder: &Folder, gpu: &Arc<Gpu>, walls: Walls) -> anyhow:
         kills: killed.len(),
         killed_to_idle: Percentiles::of(&killed),
         killed_to_idle_max_us: killed.iter().copied().fold(0.0, f64::max),
+        many_streams_us,
     })
 }
 
@@ -207,20 +229,29 @@ fn measure(
     Ok(all)
 }
 
-/// Microseconds from the kill of a timeline's owner to the end of the stream's work that waited for it.
-fn kill(node: &Node, pod: &Pod, waiter: &mut App, n: usize) -> anyhow::Result<f64> {
+/// Microseconds from the kill of a timeline's owner to the end of the work of the streams that waited for it.
+fn kill(node: &Node, pod: &Pod, waiter: &mut App, n: usize, streams: usize) -> anyhow::Result<f64> {
     let mut owner = connected(node, pod)?;
-    let (line, stream) = (format!("line-{n}"), "victim".to_owned());
+    let line = format!("line-{n}");
     done(&mut owner, Step::Timeline { name: line.clone(), words: 8, reserve: 8 })?;
     done(waiter, Step::AcquireTimeline { name: line.clone() })?;
-    done(waiter, Step::Wait { timeline: line.clone(), stream: stream.clone(), word: 3, value: 1 })?;
-    waiter.tell(&Command::Order(Step::Idle { stream, timeout_ms: PATIENCE_MS }))?;
+    for stream in 0..streams {
+        let stream = format!("victim-{stream}");
+        done(waiter, Step::Wait { timeline: line.clone(), stream, word: 3, value: 1 })?;
+    }
+    let idle = |stream: usize| {
+        Command::Order(Step::Idle { stream: format!("victim-{stream}"), timeout_ms: PATIENCE_MS })
+    };
+    waiter.tell(&idle(0))?;
     let killed_ns = now_ns();
     owner.kill()?;
-    let at_ns = match waiter.hear()? {
-        Answer::Order(Outcome::Idle { at_ns }) => at_ns,
-        other => anyhow::bail!("the stream did not go on: {other:?}"),
-    };
+    let mut at_ns = 0;
+    for stream in 0..streams {
+        match if stream == 0 { waiter.hear()? } else { waiter.ask(&idle(stream))? } {
+            Answer::Order(Outcome::Idle { at_ns: at }) => at_ns = at,
+            other => anyhow::bail!("stream {stream} did not go on: {other:?}"),
+        }
+    }
     match waiter.ask(&Command::Order(Step::Check { timeline: line.clone(), word: 3, value: 1 }))? {
         Answer::Refused { code, .. } if code == "PEER_DIED" => {}
         other => anyhow::bail!("the client answered {other:?} instead of PEER_DIED"),
