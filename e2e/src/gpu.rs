@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::folder::Folder;
 use crate::scratch::Scratch;
 use anyhow::Context;
-use gpu_handoff_cuda::Driver;
+use gpu_handoff_cuda::{Driver, Survey};
 
 /// Memory of a simulated GPU, in MiB: as much as a large one has. It is sparse, so only what is filled takes any.
 const SIMULATED_MIB: u64 = 64 << 10;
@@ -48,8 +48,13 @@ pub enum Gpu {
         device: Scratch,
         /// How many GPUs the machine has.
         gpus: usize,
+        /// What else is said of the machine: `SIMCUDA_*`.
+        settings: Settings,
     },
 }
+
+/// Variables of the simulated driver, and their values.
+pub type Settings = Vec<(&'static str, &'static str)>;
 
 impl Gpu {
     /// Looks for a GPU.
@@ -63,10 +68,10 @@ impl Gpu {
             (Wanted::Real, Err(e)) => return Err(e.context("a real GPU was asked for")),
             (Wanted::Auto, Err(e)) => format!("no real one: {e}"),
         };
-        Self::simulate(why, folder, 1)
+        Self::simulate(why, folder, 1, Settings::new())
     }
 
-    fn simulate(why: String, folder: &Folder, gpus: usize) -> anyhow::Result<Self> {
+    fn simulate(why: String, folder: &Folder, gpus: usize, settings: Settings) -> anyhow::Result<Self> {
         let (mut library, mut copy) = (folder.simulator()?, None);
         if rustix::process::geteuid().is_root() && !is_open_to_all(&library)? {
             let place = Scratch::make("gpu-handoff-driver-", None).context("make a folder for the driver")?;
@@ -75,7 +80,7 @@ impl Gpu {
             library = place.path().to_path_buf();
             copy = Some(place);
         }
-        Ok(Self::Simulated { why, library, copy, device: device_folder()?, gpus })
+        Ok(Self::Simulated { why, library, copy, device: device_folder()?, gpus, settings })
     }
 
     /// A simulated one.
@@ -92,12 +97,28 @@ impl Gpu {
     /// When the simulator is missing.
     pub fn several(folder: &Folder, gpus: usize) -> anyhow::Result<Self> {
         let why = "the simulator was asked for".to_owned();
-        Self::simulate(why, folder, gpus)
+        Self::simulate(why, folder, gpus, Settings::new())
+    }
+
+    /// A simulated machine with so many of them, of which more is said; it is made at once, with the driver's tree. What the
+    /// driver says of it comes back too.
+    ///
+    /// # Errors
+    /// When the simulator is missing, or the machine cannot be made.
+    pub fn machine(folder: &Folder, gpus: usize, settings: Settings) -> anyhow::Result<(Self, Survey)> {
+        let gpu = Self::simulate("the simulator was asked for".to_owned(), folder, gpus, settings)?;
+        let mut command = Command::new(folder.binary("gpu-handoff-plugin")?);
+        gpu.give_to(&mut command, None);
+        let output = command.arg("gpu-survey").output().context("survey the machine")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "the survey ended with {}: {said}", output.status);
+        Ok((gpu, serde_json::from_slice(&output.stdout)?))
     }
 
     /// Lets a program find this GPU. `device` is where the simulated device is seen by that program.
     pub fn give_to(&self, command: &mut Command, device: Option<&Path>) {
-        if let Self::Simulated { library, device: own, gpus, .. } = self {
+        if let Self::Simulated { library, device: own, gpus, settings, .. } = self {
+            command.envs(settings.iter().copied());
             command.env("LD_LIBRARY_PATH", library).env("SIMCUDA_DIR", device.unwrap_or(own.path()));
             command
                 .env("SIMCUDA_GPUS", gpus.to_string())

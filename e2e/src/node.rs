@@ -63,15 +63,28 @@ impl Node {
         members: &[Member],
         policy: &serde_json::Value,
     ) -> anyhow::Result<Self> {
-        let run_dir = Scratch::make("gpu-handoff-node-", None).context("make a run directory")?;
-        let (file, log) = (run_dir.path().join(MEMBERS), run_dir.path().join(LOG));
         let list: Vec<_> = members
             .iter()
             .map(
                 |m| serde_json::json!({ "slot": m.pod, "namespace": "demo", "pod": m.pod, "group": m.group }),
             )
             .collect();
-        std::fs::write(&file, serde_json::json!({ "policy": policy, "members": list }).to_string())?;
+        Self::start_from(folder, gpu, members, &serde_json::json!({ "policy": policy, "members": list }))
+    }
+
+    /// Starts the plugin with these members as this members file has them.
+    ///
+    /// # Errors
+    /// When it does not come up; its log is part of the error.
+    pub fn start_from(
+        folder: &Folder,
+        gpu: Arc<Gpu>,
+        members: &[Member],
+        file: &serde_json::Value,
+    ) -> anyhow::Result<Self> {
+        let run_dir = Scratch::make("gpu-handoff-node-", None).context("make a run directory")?;
+        let log = run_dir.path().join(LOG);
+        std::fs::write(run_dir.path().join(MEMBERS), file.to_string())?;
         std::fs::File::create(&log)?;
         let plugin = spawn(folder, &gpu, run_dir.path())?;
         let members = members.to_vec();
@@ -203,6 +216,10 @@ fn spawn(folder: &Folder, gpu: &Gpu, run_dir: &Path) -> anyhow::Result<Child> {
     command.arg("node").arg("--run-dir").arg(run_dir).arg("--static-members").arg(run_dir.join(MEMBERS));
     command.arg("--kubelet-socket").arg(run_dir.join("no-kubelet.sock"));
     gpu.give_to(&mut command, None);
+    if let Some(machine) = gpu.device_folder() {
+        command.arg("--nvidia-proc-root").arg(machine.join("proc"));
+        command.arg("--nvidia-dev-root").arg(machine.join("dev"));
+    }
     die_with_parent(&mut command);
     let log = std::fs::File::options().append(true).open(run_dir.join(LOG))?;
     command.stdin(Stdio::null()).stderr(log).spawn().context("start the plugin")

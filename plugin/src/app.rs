@@ -27,7 +27,7 @@ use crate::journal::{Journal, StateDir};
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
-use crate::node::client::{AskError, Line, NodeClient, Start, take_up};
+use crate::node::client::{AskError, DeviceNodes, Line, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::receipts::Sealer;
@@ -66,6 +66,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
         instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
+        device_nodes: DeviceNodes::new(node.clone(), &setup.gpus),
         stop: stopped.clone(),
     };
     let (ends, mut ended) = mpsc::channel(members.len().max(1));
@@ -73,9 +74,12 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
     tasks.spawn(workers.run(stopped));
-    let mut self_test = JoinSet::new();
+    let mut in_background = JoinSet::new();
+    if setup.gpus.len() > 1 {
+        in_background.spawn(survey(node.clone(), shared.clone()));
+    }
     if setup.policy.legacy != LegacyRule::Deny {
-        self_test.spawn(prove_pid_word(node, shared.clone()));
+        in_background.spawn(prove_pid_word(node, shared.clone()));
     }
     drop(shared);
     line.say_ready().await.context("tell the node")?;
@@ -193,6 +197,18 @@ fn raise_descriptor_limit() -> io::Result<u64> {
     let last = i32::try_from(wanted.saturating_sub(1)).unwrap_or(i32::MAX);
     drop(rustix::io::fcntl_dupfd_cloexec(io::stderr().as_fd(), last)?);
     Ok(wanted)
+}
+
+/// Has the node ask the driver, in the background, which GPUs reach each other. Until then none does.
+async fn survey(node: NodeClient, shared: Shared) {
+    match node.ask(Command::Survey).await {
+        Ok((Answer::Surveyed(topology), _)) => {
+            info!(gpus = topology.gpus.len(), peers = topology.peers.len(), "surveyed the GPUs");
+            shared.owner.apply(None, Input::Surveyed(topology)).log();
+        }
+        Ok(_) | Err(AskError::Gone) => {}
+        Err(e) => warn!(error = %e, "no survey of the GPUs: what another GPU holds is refused"),
+    }
 }
 
 /// Has the node try once, in the background, whether legacy handles may be cured on this driver.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use gpu_handoff_cuda::{Driver, Survey};
 use gpu_handoff_logs::LogFormat;
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_sys::unprivileged::User;
@@ -40,6 +41,9 @@ enum Mode {
         #[arg(long)]
         gpu: Option<DeviceUuid>,
     },
+    /// Print what the driver says of the GPUs, as JSON. The node starts this itself.
+    #[command(hide = true)]
+    GpuSurvey,
     /// One half of the self-test of legacy handles. The node starts this itself.
     #[command(hide = true)]
     LegacySelfTest {
@@ -122,6 +126,11 @@ impl Args {
                 let requests =
                     std::io::stdin().as_fd().try_clone_to_owned().context("take the request socket")?;
                 gpu::worker::run(requests, gpu).context("serve the broker")
+            }
+            Mode::GpuSurvey => {
+                let driver = Driver::load().context("load the driver")?;
+                let survey = Survey::take(driver).context("ask the driver")?;
+                Ok(serde_json::to_writer(std::io::stdout().lock(), &survey)?)
             }
             Mode::LegacySelfTest { half } => self_test::run_half(half),
         }

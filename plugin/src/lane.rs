@@ -40,6 +40,7 @@ use tracing::{Instrument, error, info, info_span, warn};
 use crate::gpu::{Inspector, Reach};
 use crate::identity::Door;
 use crate::limits;
+use crate::node::client::DeviceNodes;
 use crate::owner::{LaneCommand, LaneHandle, Owner};
 use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
@@ -96,6 +97,8 @@ pub struct Shared {
     pub next_session: Arc<AtomicU64>,
     /// Whether the self-test of legacy handles has passed.
     pub pid_word_proven: Arc<AtomicBool>,
+    /// Of which GPUs a process has the device nodes.
+    pub device_nodes: DeviceNodes,
     /// Told when the daemon stops.
     pub stop: watch::Receiver<bool>,
 }

@@ -101,3 +101,11 @@ pub const BROKER_GOOD_LIFE: Duration = Duration::from_secs(60);
 pub const NODE_WORKERS: usize = 64;
 /// Commands of the broker that may wait for an answer of the node.
 pub const NODE_COMMANDS: usize = 64;
+/// Most GPUs of a node.
+pub const NODE_GPUS: usize = 64;
+/// Most bytes that are read of what the driver says of a GPU in `/proc`.
+pub const GPU_FACTS_BYTES: u64 = 16 << 10;
+/// How long asking the driver what GPUs there are may take.
+pub const SURVEY_TIME: Duration = Duration::from_secs(60);
+/// Most bytes of its answer.
+pub const SURVEY_BYTES: u64 = 4 << 20;

@@ -13,6 +13,8 @@
 //! | the broker's process, from its start to its end | `broker` |
 //! | answering its commands | `service` |
 //! | the GPU workers' processes | `workers` |
+//! | which GPUs there are, and whose device nodes a process has | `gpus` |
+//! | asking the driver which of them reach each other | `survey` |
 //! | whether a broker that died is started again, and when | `restarts` |
 //! | the broker's side | [`client`] |
 
@@ -29,9 +31,11 @@ use crate::limits;
 mod broker;
 pub mod children;
 pub mod client;
+mod gpus;
 pub mod place;
 mod restarts;
 mod service;
+mod survey;
 pub mod words;
 mod workers;
 
@@ -77,7 +81,7 @@ async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
     let mut service = Service::new(&config);
     let mut restarts = Restarts::default();
     loop {
-        let mut broker = Broker::start(&config, &place, service.programs())?;
+        let mut broker = Broker::start(&config, &place, &service)?;
         let ending = tokio::select! {
             ending = broker.attend(&mut service) => ending,
             () = signals.next() => return stop(broker, service, signals).await,

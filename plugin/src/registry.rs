@@ -26,6 +26,7 @@
 //! | processes that have not come back | [`holders`] |
 //! | what the journal is to know | [`records`] |
 //! | who is told of it | [`notices`] |
+//! | whether a process reaches the GPU of a buffer | [`reach`] |
 //! | what was answered so far | [`counters`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -36,7 +37,9 @@ use std::time::Instant;
 use gpu_handoff_policy::{Policy, Usage};
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, RequestId};
 use gpu_handoff_protocol::receipt::ProcessKey;
-use gpu_handoff_protocol::{BootTag, BufferId, BufferInfo, BufferName, Code, GroupKey, LeaseId, Refusal};
+use gpu_handoff_protocol::{
+    BootTag, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, LeaseId, Refusal,
+};
 
 use crate::journal::{Record, Tag};
 
@@ -52,6 +55,7 @@ mod named;
 mod notices;
 mod past;
 mod publish;
+pub mod reach;
 mod records;
 mod seats;
 mod sessions;
@@ -70,6 +74,7 @@ use notices::NOTICE;
 use past::Expected;
 pub use past::{BootClock, Past};
 pub(crate) use publish::check_range;
+pub use reach::Topology;
 pub use sets::WantedSet;
 
 /// A member's number on this node, for as long as the daemon runs.
@@ -97,6 +102,13 @@ struct Member {
     group_tag: Tag,
     usage: Usage,
     sessions: BTreeSet<SessionId>,
+}
+
+/// Who acquires, and the GPU that it names for that.
+#[derive(Debug, Clone, Copy)]
+struct Importer {
+    session: SessionId,
+    device: Option<DeviceUuid>,
 }
 
 #[derive(Debug)]
@@ -171,6 +183,7 @@ pub struct Registry {
     leases: HashMap<LeaseId, BufferId>,
     lease_numbers: LeaseNumbers,
     descriptors: u64,
+    topology: Option<Topology>,
     counters: Counters,
     waits: acquire::Waits,
     set_waits: sets::Waits,
@@ -205,6 +218,7 @@ impl Registry {
             leases: HashMap::new(),
             lease_numbers: LeaseNumbers::new(life, keys),
             descriptors: 0,
+            topology: None,
             counters: Counters::default(),
             waits: acquire::Waits::default(),
             set_waits: sets::Waits::default(),
@@ -232,6 +246,7 @@ impl Registry {
             Input::OfferDone(member) => self.offer_done(member, now),
             Input::Tick => self.tick(now),
             Input::PidWordProven(proven) => self.pid_word_proven = proven,
+            Input::Surveyed(topology) => self.topology = Some(topology),
         }
         std::mem::take(&mut self.effects)
     }
@@ -265,7 +280,9 @@ impl Registry {
             Ask::Publish(items) => self.publish(session, request, items),
             Ask::PublishSet(part, items) => self.publish_set(session, request, &part, items, now),
             Ask::AcquireSet { wanted, until } => self.acquire_set(session, request, wanted, until),
-            Ask::Acquire { items, until } => self.acquire(session, request, items, until),
+            Ask::Acquire { items, until, device } => {
+                self.acquire(Importer { session, device }, request, items, until)
+            }
             Ask::Release(leases) => self.release(session, request, &leases),
             Ask::Retire { id, until } => self.retire(session, request, id, until, now),
             Ask::Watch => self.watch(session, request),

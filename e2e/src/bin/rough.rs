@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 use gpu_handoff_e2e::rough::{Client, vmm};
-use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Grant, Target};
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Grant, Target, Wanted};
+use gpu_handoff_protocol::{DeviceUuid, SetPart};
 
 /// Misbehaves until its standard input ends, or until it is killed.
 #[derive(Debug, Parser)]
@@ -41,6 +41,11 @@ enum Deed {
     HalfASet,
     /// Publish sockets whose close blocks, all in one packet.
     Linger,
+    /// Acquire the source to map it on this GPU, and print the code of the refusal, or `granted`.
+    Reach {
+        /// The GPU.
+        device: DeviceUuid,
+    },
 }
 
 /// How many sockets [`Deed::Linger`] publishes.
@@ -49,13 +54,31 @@ const LINGERING: usize = 24;
 fn main() -> anyhow::Result<()> {
     let Args { deed, socket, source, sink } = Args::parse();
     let mut client = Client::greeted(&socket)?;
+    if let Deed::Reach { device } = deed {
+        return reach(&mut client, &source, device);
+    }
     let grant = client.acquire(Target::Name(source.parse()?), gpu_handoff_e2e::node::PATIENCE)??;
     match deed {
         Deed::Publish => publish(&client, &grant),
         Deed::Fork => fork(client, &grant),
         Deed::HalfASet => half_a_set(client, &grant),
         Deed::Linger => linger(&client, &grant, sink),
+        Deed::Reach { .. } => Ok(()), // Done above.
     }
+}
+
+fn reach(client: &mut Client, source: &str, device: DeviceUuid) -> anyhow::Result<()> {
+    let items = vec![Wanted { target: Target::Name(source.parse()?), newer_than: 0 }];
+    let body = ClientBody::Acquire { items, wait: Duration::ZERO, device: Some(device) };
+    match client.ask(body)? {
+        BrokerBody::Acquired(outcomes) => match outcomes.first() {
+            Some(Ok(_)) => println!("granted"),
+            Some(Err(refusal)) => println!("{refusal}"),
+            None => anyhow::bail!("no outcome"),
+        },
+        other => anyhow::bail!("answered by {other:?}"),
+    }
+    Ok(())
 }
 
 fn publish(client: &Client, grant: &Grant) -> anyhow::Result<()> {

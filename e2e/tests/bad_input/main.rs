@@ -12,5 +12,6 @@ mod faults;
 mod groups;
 mod leases;
 mod packets;
+mod reach;
 mod scene;
 mod slow_peers;

@@ -203,6 +203,7 @@ impl Session<'_> {
             member: self.context.spec.member,
             own_pid: self.process.own_pid,
             process: self.peer.process(),
+            reachable: self.context.shared.device_nodes.of(self.process.key).await,
         };
         self.tell(Input::SessionOpened(self.id, facts));
         if let Some(untold) = self.context.chatter.may_tell() {
@@ -305,10 +306,10 @@ impl Session<'_> {
                 let vetted = self.context.vetting.begin(items, boot, inspector);
                 return Some((request, Box::pin(async move { Ask::PublishSet(part, vetted.await) })));
             }
-            ClientBody::AcquireSet { name, newer_than, wait, .. } => {
-                Ask::AcquireSet { wanted: WantedSet { name, newer_than }, until: after(wait) }
+            ClientBody::AcquireSet { name, newer_than, wait, device } => {
+                Ask::AcquireSet { wanted: WantedSet { name, newer_than, device }, until: after(wait) }
             }
-            ClientBody::Acquire { items, wait, .. } => Ask::Acquire { items, until: after(wait) },
+            ClientBody::Acquire { items, wait, device } => Ask::Acquire { items, until: after(wait), device },
             ClientBody::Release(leases) => Ask::Release(leases),
             ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
             ClientBody::Watch => Ask::Watch,

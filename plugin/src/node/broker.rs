@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
@@ -13,7 +14,7 @@ use tokio::process::Child;
 use tokio::time::{sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::children::{Programs, spawn_with_socket};
+use super::children::spawn_with_socket;
 use super::place::Place;
 use super::service::{Reply, Service};
 use super::words::{FromBroker, FromNode, Setup};
@@ -42,8 +43,10 @@ pub(super) struct Ending {
 
 impl Broker {
     /// Starts one.
-    pub(super) fn start(config: &Config, place: &Place, programs: &Programs) -> anyhow::Result<Self> {
-        let first_words = first_words(config, place).context("write down what the broker is to do")?;
+    pub(super) fn start(config: &Config, place: &Place, service: &Service) -> anyhow::Result<Self> {
+        let programs = service.programs();
+        let first_words =
+            first_words(config, place, service.gpus()).context("write down what the broker is to do")?;
         let (child, socket) = spawn_with_socket(programs.child(&["broker"])).context("start the broker")?;
         info!(pid = child.id(), "broker started");
         let socket = AsyncSeqPacket::new(socket)?;
@@ -141,10 +144,11 @@ impl Broker {
 }
 
 /// What a broker is told first.
-fn first_words(config: &Config, place: &Place) -> io::Result<Vec<Outgoing>> {
+fn first_words(config: &Config, place: &Place, gpus: Vec<DeviceUuid>) -> io::Result<Vec<Outgoing>> {
     let setup = Setup {
         boot: config.boot.0,
         policy: config.policy.clone(),
+        gpus,
         daemon_user: rustix::process::geteuid().as_raw(),
     };
     let mut words =

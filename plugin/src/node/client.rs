@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::sync::{mpsc, oneshot};
 
 use super::words::{Answer, Command, FromBroker, FromNode, Setup};
+use crate::identity::ProcessKey;
 use crate::limits;
 use crate::members::StaticMember;
 
@@ -107,6 +110,38 @@ impl NodeClient {
         let (answer, outcome) = oneshot::channel();
         self.asks.send(Ask { command, answer }).await.map_err(|_| AskError::Gone)?;
         outcome.await.map_err(|_| AskError::Gone)?
+    }
+}
+
+/// Asks the node of which GPUs a process has the device nodes.
+#[derive(Debug, Clone)]
+pub struct DeviceNodes {
+    node: NodeClient,
+    gpus: Arc<[DeviceUuid]>,
+}
+
+impl DeviceNodes {
+    /// Of a node with these GPUs.
+    #[must_use]
+    pub fn new(node: NodeClient, gpus: &[DeviceUuid]) -> Self {
+        Self { node, gpus: gpus.into() }
+    }
+
+    /// The GPUs whose device nodes the process has; `None` where that could not be found out, or is of no interest: with one
+    /// GPU there is no other to reach.
+    pub async fn of(&self, process: ProcessKey) -> Option<Vec<DeviceUuid>> {
+        if self.gpus.len() < 2 {
+            return None;
+        }
+        let command = Command::Reachable { pid: process.pid, started: process.started };
+        match self.node.ask(command).await {
+            Ok((Answer::Reachable(gpus), _)) => Some(gpus),
+            Ok(_) | Err(AskError::Gone) => None,
+            Err(e) => {
+                tracing::warn!(%process, error = %e, "the device nodes of a process could not be looked at");
+                None
+            }
+        }
     }
 }
 

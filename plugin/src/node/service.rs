@@ -4,15 +4,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use gpu_handoff_protocol::DeviceUuid;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::children::Programs;
+use super::gpus::Gpus;
+use super::survey;
 use super::words::{Answer, Command};
 use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
 use crate::limits;
+use crate::registry::Topology;
 
 /// What the node does for its broker, from broker to broker.
 #[derive(Debug)]
@@ -26,6 +30,10 @@ pub(super) struct Service {
     /// The self-test that runs, and the commands that wait for it.
     proving: JoinSet<(String, io::Result<bool>)>,
     wait_for_proof: Vec<u64>,
+    gpus: Gpus,
+    /// The survey that runs, and the commands that wait for it.
+    surveying: JoinSet<Result<Topology, String>>,
+    wait_for_survey: Vec<u64>,
 }
 
 /// An answer, the number of the command, and the descriptor that goes along.
@@ -51,6 +59,9 @@ impl Service {
             proven: None,
             proving: JoinSet::new(),
             wait_for_proof: Vec::new(),
+            gpus: Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root),
+            surveying: JoinSet::new(),
+            wait_for_survey: Vec::new(),
         }
     }
 
@@ -61,19 +72,51 @@ impl Service {
     /// Does what is asked; gives the answers that are there at once. The others come from [`Service::next`].
     pub(super) fn take(&mut self, id: u64, command: &Command) -> Option<Reply> {
         match command {
-            Command::StartWorker { gpu } => Some(match self.workers.start(&self.programs, *gpu) {
-                Ok(started) => {
-                    let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
-                    Reply { id, outcome, descriptor: Some(started.socket) }
-                }
-                Err(why) => Reply::new(id, Err(why)),
-            }),
+            Command::StartWorker { gpu } => Some(
+                match self.workers.start(&self.programs, gpu.map(|gpu| (gpu, self.gpus.visible_name(gpu)))) {
+                    Ok(started) => {
+                        let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
+                        Reply { id, outcome, descriptor: Some(started.socket) }
+                    }
+                    Err(why) => Reply::new(id, Err(why)),
+                },
+            ),
             Command::EndWorker { worker } => match self.workers.end(*worker, id) {
                 Ok(ended) => ended.map(|ended| Reply::new(id, Ok(ended.answer()))),
                 Err(why) => Some(Reply::new(id, Err(why))),
             },
             Command::ProveLegacy => self.prove(id),
+            Command::Survey => self.survey(id),
+            Command::Reachable { pid, started } => Some(Reply::new(
+                id,
+                self.gpus.reachable(*pid, *started).map(Answer::Reachable).map_err(|e| e.to_string()),
+            )),
         }
+    }
+
+    /// The node's GPUs.
+    pub(super) fn gpus(&self) -> Vec<DeviceUuid> {
+        self.gpus.uuids()
+    }
+
+    fn survey(&mut self, id: u64) -> Option<Reply> {
+        if self.wait_for_survey.len() >= limits::NODE_COMMANDS {
+            return Some(Reply::new(id, Err("it was asked for too often".to_owned())));
+        }
+        self.wait_for_survey.push(id);
+        if self.surveying.is_empty() {
+            match survey::start(&self.programs) {
+                Ok(child) => {
+                    let gpus = self.gpus.uuids();
+                    self.surveying.spawn(async move { survey::outcome(child, gpus).await });
+                }
+                Err(e) => {
+                    self.wait_for_survey.clear();
+                    return Some(Reply::new(id, Err(format!("the survey could not be started: {e}"))));
+                }
+            }
+        }
+        None
     }
 
     fn prove(&mut self, id: u64) -> Option<Reply> {
@@ -100,6 +143,10 @@ impl Service {
             (ended, asked) = self.workers.next() => {
                 asked.into_iter().map(|id| Reply::new(id, Ok(ended.answer()))).collect()
             }
+            Some(surveyed) = self.surveying.join_next() => {
+                let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o).map(Answer::Surveyed);
+                std::mem::take(&mut self.wait_for_survey).into_iter().map(|id| Reply::new(id, outcome.clone())).collect()
+            }
             Some(tested) = self.proving.join_next() => {
                 let outcome = match tested {
                     Ok((driver, Ok(proven))) => {
@@ -120,6 +167,8 @@ impl Service {
 
     /// Ends what was started for a broker that is gone, and forgets what that waited for.
     pub(super) fn abandon(&mut self) {
+        self.wait_for_survey.clear();
+        self.surveying.abort_all();
         self.wait_for_proof.clear();
         self.workers.abandon();
     }

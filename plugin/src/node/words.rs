@@ -9,6 +9,7 @@ use gpu_handoff_protocol::DeviceUuid;
 use serde::{Deserialize, Serialize};
 
 use crate::members::StaticMember;
+use crate::registry::Topology;
 
 /// What the node says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +41,8 @@ pub struct Setup {
     pub boot: u64,
     /// The policy.
     pub policy: Policy,
+    /// The node's GPUs, as the driver's part of `/proc` names them.
+    pub gpus: Vec<DeviceUuid>,
     /// The user that people started the daemon as: its processes may speak for every member, as root's may.
     pub daemon_user: u32,
 }
@@ -75,6 +78,16 @@ pub enum Command {
     },
     /// Run the self-test of legacy handles, if it has not been run with this driver.
     ProveLegacy,
+    /// Say what GPUs there are and which reach each other.
+    Survey,
+    /// Say of which GPUs a process has the device nodes. The answer is about GPUs alone, and the same for a process that does
+    /// not exist, that is another one by now, or that may not be looked at.
+    Reachable {
+        /// The process.
+        pid: u32,
+        /// When it started, in clock ticks after boot.
+        started: u64,
+    },
 }
 
 /// What came of a command.
@@ -97,6 +110,10 @@ pub enum Answer {
     },
     /// Whether the self-test proved that the process-number word may be rewritten.
     Proven(bool),
+    /// What the driver says of the GPUs.
+    Surveyed(Topology),
+    /// GPUs whose device nodes a process has.
+    Reachable(Vec<DeviceUuid>),
 }
 
 /// How a process ended.

@@ -63,16 +63,21 @@ impl Ended {
 }
 
 impl Workers {
-    /// Starts one, unless there are too many.
-    pub(super) fn start(&mut self, programs: &Programs, gpu: Option<DeviceUuid>) -> Result<Started, String> {
+    /// Starts one, unless there are too many; for one GPU, with what the driver's variable calls it.
+    pub(super) fn start(
+        &mut self,
+        programs: &Programs,
+        gpu: Option<(DeviceUuid, String)>,
+    ) -> Result<Started, String> {
         let count = self.alive.len() + self.ended.len();
         if count >= limits::NODE_WORKERS {
             return Err(format!("{count} gpu workers have not been ended, which is the limit"));
         }
-        let (mut mode, text) = (vec!["gpu-worker"], gpu.map(|gpu| gpu.to_string()));
-        mode.extend(text.iter().flat_map(|gpu| ["--gpu", gpu]));
+        let (uuid, visible) = gpu.map(|(uuid, visible)| (uuid.to_string(), visible)).unzip();
+        let mut mode = vec!["gpu-worker"];
+        mode.extend(uuid.iter().flat_map(|gpu| ["--gpu", gpu]));
         let mut command = programs.child(&mode);
-        command.envs(text.iter().map(|gpu| (VISIBLE_GPUS, gpu)));
+        command.envs(visible.iter().map(|gpu| (VISIBLE_GPUS, gpu)));
         let failed = |e: io::Error| format!("a gpu worker could not be started: {e}");
         let (mut child, socket) = spawn_with_socket(command).map_err(failed)?;
         let pid = child.id().ok_or("the gpu worker ended at once")?;

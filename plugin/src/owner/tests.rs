@@ -41,7 +41,7 @@ fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
             let facts = MemberFacts { pod, slot, uid, group, devices: None };
             owner.apply(None, Input::MemberJoined(member, facts)).log();
             let process = ProcessKey { pid: number, started: 1, pidfs_inode: None };
-            let facts = SessionFacts { member, own_pid: number, process };
+            let facts = SessionFacts { member, own_pid: number, process, reachable: None };
             owner.apply(None, Input::SessionOpened(session(number), facts)).log();
             lane
         })
@@ -134,7 +134,7 @@ async fn deadlines_pass_in_time_and_earlier_ones_are_not_missed() {
     let items = vec![Wanted { target: Target::Name(BufferName::new("absent").unwrap()), newer_than: 0 }];
     for (request, wait) in [(1, PATIENCE * 100), (2, Duration::from_millis(20))] {
         let until = Some(Instant::now() + wait);
-        ask(&owner, 0, request, Ask::Acquire { items: items.clone(), until });
+        ask(&owner, 0, request, Ask::Acquire { items: items.clone(), until, device: None });
         // Whoever keeps the time may look at it in between.
         tokio::task::yield_now().await;
     }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
-use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Refusal};
 
-use super::publish::list;
 use super::records::name_tag;
-use super::{Buffer, Effect, MemberId, Note, Registry, SessionId};
+use super::{Buffer, Effect, Importer, MemberId, Note, Registry, SessionId};
 use crate::journal::Tag;
 
 type Key = (SessionId, RequestId);
@@ -21,6 +20,7 @@ struct Waiting {
     items: Vec<Wanted>,
     /// Until when to wait for what is not there; `None`: only for what is being restored.
     until: Option<Instant>,
+    device: Option<DeviceUuid>,
 }
 
 /// The acquires that wait for buffers to appear.
@@ -129,14 +129,15 @@ enum Found {
 impl Registry {
     pub(super) fn acquire(
         &mut self,
-        session: SessionId,
+        importer: Importer,
         request: RequestId,
         items: Vec<Wanted>,
         until: Option<Instant>,
     ) {
+        let Importer { session, device } = importer;
         let (missing, restoring) = self.lacks(session, &items);
         if !(restoring || missing && until.is_some()) {
-            self.settle(session, request, &items, Code::NotFound);
+            self.settle(importer, request, &items, Code::NotFound);
             return;
         }
         if let Err(refusal) = self.open_request(session, request, items.len() as u64) {
@@ -144,7 +145,7 @@ impl Registry {
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
-        self.waits.add((session, request), Waiting { group, items, until }, restoring);
+        self.waits.add((session, request), Waiting { group, items, until, device }, restoring);
     }
 
     /// Whether any of these is missing, and whether any is being restored.
@@ -161,15 +162,15 @@ impl Registry {
     }
 
     /// Answers an acquire with what is there now; what is not there is refused with `missing`.
-    fn settle(&mut self, session: SessionId, request: RequestId, items: &[Wanted], missing: Code) {
-        let outcomes = items.iter().map(|item| self.acquire_one(session, item, missing)).collect();
-        self.reply(session, request, BrokerBody::Acquired(outcomes));
+    fn settle(&mut self, importer: Importer, request: RequestId, items: &[Wanted], missing: Code) {
+        let outcomes = items.iter().map(|item| self.acquire_one(importer, item, missing)).collect();
+        self.reply(importer.session, request, BrokerBody::Acquired(outcomes));
     }
 
-    fn acquire_one(&mut self, session: SessionId, item: &Wanted, missing: Code) -> Result<Grant, Refusal> {
-        match self.find(session, item) {
-            Found::Here(id) => self.grant(session, id),
-            Found::NotYet | Found::Restoring => Err(self.not_there(session, item, missing)),
+    fn acquire_one(&mut self, importer: Importer, item: &Wanted, missing: Code) -> Result<Grant, Refusal> {
+        match self.find(importer.session, item) {
+            Found::Here(id) => self.grant(importer, id),
+            Found::NotYet | Found::Restoring => Err(self.not_there(importer.session, item, missing)),
             Found::Refused(refusal) => Err(refusal),
         }
     }
@@ -263,8 +264,9 @@ impl Registry {
         Refusal::new(code).compared_with("buffer", wanted, format!("none such in group {group}"))
     }
 
-    pub(super) fn grant(&mut self, session: SessionId, id: BufferId) -> Result<Grant, Refusal> {
-        let (member, rewrite_pid_word) = self.may_import(session, id)?;
+    pub(super) fn grant(&mut self, importer: Importer, id: BufferId) -> Result<Grant, Refusal> {
+        let session = importer.session;
+        let (member, rewrite_pid_word) = self.may_import(importer, id)?;
         let carrier = self.buffers.get(&id).and_then(|b| b.carrier.clone());
         let carrier = carrier.ok_or_else(|| Refusal::new(Code::Retired))?;
         let lease = self.draw_lease();
@@ -287,19 +289,13 @@ impl Registry {
     }
 
     /// Whether the session's pod can and may import the buffer, and whether its handle must be cured first.
-    pub(super) fn may_import(&self, session: SessionId, id: BufferId) -> Result<(MemberId, bool), Refusal> {
+    pub(super) fn may_import(&self, importer: Importer, id: BufferId) -> Result<(MemberId, bool), Refusal> {
         let gone = || Refusal::new(Code::NotFound);
         let (s, buffer) =
-            (self.sessions.get(&session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
+            (self.sessions.get(&importer.session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
         let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
         self.policy.may_lease(&member.usage, 1)?;
-        if let Some(held) = &member.facts.devices
-            && !held.contains(&buffer.info.facts.device)
-        {
-            let found = format!("pod {} holds {}", member.facts.pod, list(held));
-            let wanted = buffer.info.facts.device;
-            return Err(Refusal::new(Code::NoPeerAccess).compared_with("device", wanted, found));
-        }
+        self.check_reach(member, &s.facts, importer.device, buffer.info.facts.device)?;
         let rewrite = buffer.info.facts.kind == Kind::Legacy && self.collides(s.facts.own_pid, buffer)?;
         Ok((s.facts.member, rewrite))
     }
@@ -338,7 +334,8 @@ impl Registry {
     pub(super) fn cancel(&mut self, session: SessionId, target: RequestId) {
         if let Some(waiting) = self.waits.remove((session, target)) {
             self.close_request(session, target);
-            self.settle(session, target, &waiting.items, Code::WaitTimeout);
+            let importer = Importer { session, device: waiting.device };
+            self.settle(importer, target, &waiting.items, Code::WaitTimeout);
         } else if !self.end_set_wait((session, target), Code::WaitTimeout) && self.unwatch(session, target) {
             self.close_request(session, target);
             self.reply(session, target, BrokerBody::Cancelled);
@@ -365,7 +362,8 @@ impl Registry {
         let (session, request) = key;
         if let Some(waiting) = self.waits.remove(key) {
             self.close_request(session, request);
-            self.settle(session, request, &waiting.items, missing);
+            let importer = Importer { session, device: waiting.device };
+            self.settle(importer, request, &waiting.items, missing);
         }
     }
 }

@@ -101,7 +101,7 @@ impl Registry {
         now: Instant,
     ) -> Result<Reattached, Refusal> {
         let Shown { body, mut carrier } = shown;
-        let Some(facts) = self.sessions.get(&session).map(|s| s.facts) else {
+        let Some(facts) = self.sessions.get(&session).map(|s| s.facts.clone()) else {
             return Err(Refusal::new(Code::ShuttingDown));
         };
         let by = By { member: facts.member, session: Some(session), process: body.process };

@@ -35,7 +35,8 @@ impl Registry {
         if let Some(m) = self.members.get_mut(&member) {
             m.sessions.insert(holder);
         }
-        self.sessions.insert(holder, Session::new(SessionFacts { member, own_pid, process }));
+        self.sessions
+            .insert(holder, Session::new(SessionFacts { member, own_pid, process, reachable: None }));
         self.expected.await_holder(tag, holder, now);
         self.effects.push(Effect::AwaitEnd(member, holder, process));
         holder
@@ -159,7 +160,7 @@ impl Registry {
 
     fn keepable(&self, id: BufferId, purpose: Purpose) -> Option<(MemberId, Keepable)> {
         let buffer = self.buffers.get(&id)?;
-        let owner = self.sessions.get(&buffer.owner?)?.facts;
+        let owner = &self.sessions.get(&buffer.owner?)?.facts;
         let kept = Keepable {
             info: Arc::clone(&buffer.info),
             process: owner.process,
@@ -177,7 +178,7 @@ impl Registry {
         info: &Arc<BufferInfo>,
         carrier: &Carrier,
     ) {
-        let Some(facts) = self.sessions.get(&session).map(|s| s.facts) else { return };
+        let Some(facts) = self.sessions.get(&session).map(|s| s.facts.clone()) else { return };
         let (info, carrier) = (Arc::clone(info), carrier.clone());
         let (process, own_pid, purpose) = (facts.process, facts.own_pid, Purpose::Answer);
         let kept = Keepable { info, process, own_pid, carrier, purpose };

@@ -8,7 +8,7 @@ use gpu_handoff_protocol::{
     BufferId, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, SetPart, SlotId,
 };
 
-use super::{MemberId, SessionId, Shown, WantedSet};
+use super::{MemberId, SessionId, Shown, Topology, WantedSet};
 
 /// What the registry is told.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub enum Input {
     Tick,
     /// The self-test of legacy handles has ended: whether this driver's process-number word may be rewritten.
     PidWordProven(bool),
+    /// The driver has said what GPUs there are, and which reach each other.
+    Surveyed(Topology),
 }
 
 /// What is known of a member.
@@ -50,7 +52,7 @@ pub struct MemberFacts {
 }
 
 /// What is known of a session.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SessionFacts {
     /// The member it belongs to.
     pub member: MemberId,
@@ -58,6 +60,8 @@ pub struct SessionFacts {
     pub own_pid: u32,
     /// Which process it is.
     pub process: ProcessKey,
+    /// The GPUs whose device nodes it has in its `/dev`; `None`: that was not looked at.
+    pub reachable: Option<Vec<DeviceUuid>>,
 }
 
 /// What a process asks for.
@@ -80,6 +84,8 @@ pub enum Ask {
         items: Vec<Wanted>,
         /// Until when to wait for what is not there; `None`: do not wait.
         until: Option<Instant>,
+        /// The GPU that they are to be mapped on; `None`: any that the pod holds.
+        device: Option<DeviceUuid>,
     },
     /// Give leases back.
     Release(Vec<LeaseId>),

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, EndReason, Grant, RequestId};
-use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Refusal, SetInfo, SetRef};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Refusal, SetInfo, SetRef};
 
 use super::records::set_tag;
-use super::{MemberId, Registry, SessionId};
+use super::{Importer, MemberId, Registry, SessionId};
 
 mod staging;
 mod waits;
@@ -27,6 +27,8 @@ pub struct WantedSet {
     pub name: BufferName,
     /// Only a generation above this one will do; 0: any.
     pub newer_than: u64,
+    /// The GPU that its buffers are to be mapped on; `None`: any that the pod holds.
+    pub device: Option<DeviceUuid>,
 }
 
 /// The live buffers of one name of a set, by generation.
@@ -156,10 +158,11 @@ impl Registry {
     ) -> Result<(SetInfo, Vec<Grant>), Refusal> {
         let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
         let (set, ids) = self.find_set(&group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
-        self.may_lease_all(session, &ids)?;
+        let importer = Importer { session, device: wanted.device };
+        self.may_lease_all(importer, &ids)?;
         let mut grants = Vec::with_capacity(ids.len());
         for id in ids {
-            match self.grant(session, id) {
+            match self.grant(importer, id) {
                 Ok(grant) => grants.push(grant),
                 Err(refusal) => {
                     // Looked at before, so this does not happen; if it did, none must be left.
@@ -174,12 +177,12 @@ impl Registry {
     }
 
     /// Whether the session may lease all of these, so that no lease is given where one would be refused.
-    fn may_lease_all(&self, session: SessionId, ids: &[BufferId]) -> Result<(), Refusal> {
-        let member = self.sessions.get(&session).and_then(|s| self.members.get(&s.facts.member));
+    fn may_lease_all(&self, importer: Importer, ids: &[BufferId]) -> Result<(), Refusal> {
+        let member = self.sessions.get(&importer.session).and_then(|s| self.members.get(&s.facts.member));
         let member = member.ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
         self.policy.may_lease(&member.usage, ids.len() as u64)?;
         ids.iter().try_for_each(|id| {
-            self.may_import(session, *id)?;
+            self.may_import(importer, *id)?;
             self.has_seat(*id)
         })
     }

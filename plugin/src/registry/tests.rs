@@ -145,7 +145,7 @@ impl World {
     fn open_as(&mut self, member: u32, own_pid: u32, process: ProcessKey) -> SessionId {
         self.next += 1;
         let session = SessionId(self.next);
-        let facts = SessionFacts { member: MemberId(member), own_pid, process };
+        let facts = SessionFacts { member: MemberId(member), own_pid, process, reachable: None };
         self.tell(Input::SessionOpened(session, facts));
         session
     }
@@ -199,7 +199,8 @@ impl World {
     }
 
     fn acquire(&mut self, session: SessionId, wanted: Wanted) -> Result<Grant, Refusal> {
-        let (request, sent) = self.ask(session, Ask::Acquire { items: vec![wanted], until: None });
+        let (request, sent) =
+            self.ask(session, Ask::Acquire { items: vec![wanted], until: None, device: None });
         acquired(answer(&sent, session, request))
     }
 
@@ -286,7 +287,7 @@ fn part(name: &str, total: u32, first: u32) -> SetPart {
 }
 
 fn wanted_set(name: &str, newer_than: u64) -> WantedSet {
-    WantedSet { name: name.parse().unwrap(), newer_than }
+    WantedSet { name: name.parse().unwrap(), newer_than, device: None }
 }
 
 fn acquired_set(body: BrokerBody) -> Result<(SetInfo, Vec<Grant>), Refusal> {

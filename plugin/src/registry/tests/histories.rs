@@ -164,14 +164,14 @@ pub(super) fn play(w: &mut World, seen: &mut Seen, step: &Step) {
             let Some(session) = pick(&seen.sessions, who) else { return };
             let items = vec![named(&format!("name-{name}"), 0), named("name-0", 0)];
             let until = until(w, wait);
-            request(w, seen, session, Ask::Acquire { items, until });
+            request(w, seen, session, Ask::Acquire { items, until, device: None });
         }
         Step::AcquireId { who, which, wait } => {
             let (Some(session), Some(id)) = (pick(&seen.sessions, who), pick(&seen.buffers, which)) else {
                 return;
             };
             let until = until(w, wait);
-            request(w, seen, session, Ask::Acquire { items: vec![by_id(id)], until });
+            request(w, seen, session, Ask::Acquire { items: vec![by_id(id)], until, device: None });
         }
         Step::Release { who, which } => {
             let (Some(session), Some((_, lease))) = (pick(&seen.sessions, who), pick(&seen.leases, which))

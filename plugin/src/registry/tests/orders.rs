@@ -34,7 +34,7 @@ fn each_lease_has_the_lowest_free_seat_and_the_owner_hears_of_it() {
     let timeline = timeline(&mut w, owner);
     let id = ordered(&mut w, owner, order(timeline, 3)).unwrap().id;
     let take = |w: &mut World, who| {
-        let (request, sent) = w.ask(who, Ask::Acquire { items: vec![by_id(id)], until: None });
+        let (request, sent) = w.ask(who, Ask::Acquire { items: vec![by_id(id)], until: None, device: None });
         let grant = acquired(answer(&sent, who, request))?;
         let seat = grant.seat.unwrap();
         assert_eq!(events(&sent, owner), [Event::Seated { id, seat }]);

@@ -140,7 +140,7 @@ fn without_a_sidecar_the_process_brings_the_memory_itself() {
 fn an_acquire_waits_for_what_is_being_restored_and_no_longer() {
     let Killed { mut w, producer, buffer, id, .. } = killed();
     let (c, stranger) = (w.open(1, 3), w.open(2, 3));
-    let ask = |wanted| Ask::Acquire { items: vec![wanted], until: None };
+    let ask = |wanted| Ask::Acquire { items: vec![wanted], until: None, device: None };
     let (by_name, sent) = w.ask(c, ask(named("weights", 0)));
     assert!(sent.is_empty(), "not NOT_FOUND");
     let (by_number, sent) = w.ask(c, ask(by_id(id)));
@@ -162,7 +162,7 @@ fn an_acquire_waits_for_what_is_being_restored_and_no_longer() {
 fn what_nobody_brings_back_ends_as_by_death() {
     let Killed { mut w, id, .. } = killed();
     let c = w.open(1, 3);
-    let (request, sent) = w.ask(c, Ask::Acquire { items: vec![by_id(id)], until: None });
+    let (request, sent) = w.ask(c, Ask::Acquire { items: vec![by_id(id)], until: None, device: None });
     assert!(sent.is_empty());
     w.offer_done(0);
     let sent = w.pass(limits::REATTACH_TIME);

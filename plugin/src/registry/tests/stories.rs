@@ -42,7 +42,8 @@ fn another_group_sees_exactly_what_does_not_exist() {
     );
     // Waiting for it does not tell either.
     let until = Some(w.now + Duration::from_secs(1));
-    let (request, sent) = w.ask(stranger, Ask::Acquire { items: vec![by_id(receipt.id)], until });
+    let (request, sent) =
+        w.ask(stranger, Ask::Acquire { items: vec![by_id(receipt.id)], until, device: None });
     assert_eq!(code(acquired(answer(&sent, stranger, request))), Code::NotFound);
     let (_, sent) = w.ask(stranger, Ask::Watch);
     assert_eq!(events(&sent, stranger), [Event::SnapshotDone]);
@@ -146,7 +147,7 @@ fn a_wait_ends_with_the_buffer_the_deadline_or_the_cancel() {
     let (producer, consumer) = (w.open(0, 1), w.open(1, 1));
     let second = Duration::from_secs(1);
     let until = Some(w.now + second);
-    let wait = |name| Ask::Acquire { items: vec![named(name, 0)], until };
+    let wait = |name| Ask::Acquire { items: vec![named(name, 0)], until, device: None };
     let (first, sent) = w.ask(consumer, wait("a"));
     assert!(sent.is_empty());
     let (second_request, _) = w.ask(consumer, wait("b"));
@@ -170,7 +171,7 @@ fn a_wait_for_several_is_answered_when_the_last_is_there() {
     let (producer, consumer) = (w.open(0, 1), w.open(1, 1));
     let until = Some(w.now + Duration::from_secs(1));
     let items = vec![named("a", 0), named("b", 0)];
-    let (request, _) = w.ask(consumer, Ask::Acquire { items, until });
+    let (request, _) = w.ask(consumer, Ask::Acquire { items, until, device: None });
     w.publish(producer, "a", descriptor()).unwrap();
     assert_eq!(w.registry.counts().1, 0, "no lease is held while waiting");
     let vetted = w.vetted("b", descriptor());
@@ -260,14 +261,14 @@ fn limits_are_refusals() {
     w.acquire(consumer, named("a", 0)).unwrap();
     assert_eq!(code(w.acquire(consumer, named("a", 0))), Code::QuotaLeases);
     let until = Some(w.now + Duration::from_secs(1));
-    let wait = || Ask::Acquire { items: vec![named("z", 0)], until };
+    let wait = || Ask::Acquire { items: vec![named("z", 0)], until, device: None };
     w.ask(consumer, wait());
     let (request, sent) = w.ask(consumer, wait());
     assert_eq!(code(acquired(answer(&sent, consumer, request))), Code::TooManyRequests);
 
     let mut w = World::with_quota(Quota { requests: 3, ..Quota::default() });
     let (consumer, until) = (w.open(1, 1), Some(w.now + Duration::from_secs(1)));
-    let wait = |n| Ask::Acquire { items: vec![named("z", 0); n], until };
+    let wait = |n| Ask::Acquire { items: vec![named("z", 0); n], until, device: None };
     w.ask(consumer, wait(2));
     let (request, sent) = w.ask(consumer, wait(2));
     let refused = acquired(answer(&sent, consumer, request));
