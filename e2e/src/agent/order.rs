@@ -134,6 +134,32 @@ impl Orders {
     pub(super) fn take(&mut self, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
         let driver = Driver::load()?;
         match step {
+            Step::Timeline { .. }
+            | Step::AcquireTimeline { .. }
+            | Step::Signal { .. }
+            | Step::Wait { .. }
+            | Step::WaitHere { .. }
+            | Step::Check { .. }
+            | Step::DropTimeline { .. }
+            | Step::WriteWords { .. }
+            | Step::ReadWords { .. } => self.with_words(step, rest),
+            Step::PublishOn { .. }
+            | Step::WaitOn { .. }
+            | Step::CheckLease { .. }
+            | Step::ReleaseOn { .. }
+            | Step::RetireOn { .. }
+            | Step::WriteOn { .. }
+            | Step::Read { .. }
+            | Step::ReadLease { .. }
+            | Step::Synchronize { .. }
+            | Step::Idle { .. } => self.with_buffers(driver, step, rest),
+            other => self.with_many(driver, other, rest),
+        }
+    }
+
+    /// Timelines and their words, and bare ones.
+    fn with_words(&mut self, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
+        match step {
             Step::Timeline { name, words, reserve } => {
                 let timeline = rest.client.create_timeline(&name, words)?;
                 timeline.reserve(0..reserve)?;
@@ -155,6 +181,27 @@ impl Orders {
                 self.timeline(&timeline)?.wait_here(word, value, Duration::from_millis(timeout_ms))?;
             }
             Step::Check { timeline, word, value } => self.timeline(&timeline)?.check(word, value)?,
+            Step::DropTimeline { name } => drop(self.timelines.remove(&name)),
+            Step::WriteWords { memory, from, rounds } => {
+                self.make_stream("slot")?;
+                let ptr = memory_of(rest.memory, &memory)?.ptr();
+                return Ok(Outcome::Times {
+                    us: pingpong::write_words(ptr, from, self.stream("slot")?, rounds)?,
+                });
+            }
+            Step::ReadWords { lease, from, rounds } => {
+                self.make_stream("slot")?;
+                let ptr = lease_of(rest.leases, &lease)?.ptr();
+                pingpong::read_words(ptr, from, self.stream("slot")?, rounds)?;
+            }
+            other => anyhow::bail!("not here: {other:?}"),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Ordered buffers, and what streams do.
+    fn with_buffers(&mut self, driver: Driver, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
+        match step {
             Step::PublishOn { memory, name, stream, timeline, seats } => {
                 self.make_stream(&stream)?;
                 let buffer = memory_of(rest.memory, &memory)?.as_buffer(&name)?.seats(seats);
@@ -187,6 +234,14 @@ impl Orders {
             Step::Idle { stream, timeout_ms } => {
                 return idle(driver, self.stream(&stream)?, Duration::from_millis(timeout_ms));
             }
+            other => anyhow::bail!("not here: {other:?}"),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Sets, rings, and all together.
+    fn with_many(&mut self, driver: Driver, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
+        match step {
             Step::PublishSet { name, count, bad } => return self.publish_set(rest.client, name, count, bad),
             Step::AcquireSet { name, newer_than, wait_ms } => {
                 let wanted = AcquireSet::named(&name)?.newer_than(newer_than);
@@ -212,7 +267,6 @@ impl Orders {
             }
             Step::WriteRing { name, count } => self.write_ring(driver, &name, count)?,
             Step::ReadRing { name, count } => return self.read_ring(driver, &name, count),
-            Step::DropTimeline { name } => drop(self.timelines.remove(&name)),
             Step::WriteSlot { name, rounds } => {
                 self.make_stream("slot")?;
                 let ring = self.writers.get_mut(&name).context("no such ring")?;
@@ -224,19 +278,8 @@ impl Orders {
                 let ring = self.readers.get_mut(&name).context("no such ring")?;
                 pingpong::read(ring, self.streams.get("slot").context("a stream")?, rounds)?;
             }
-            Step::WriteWords { memory, from, rounds } => {
-                self.make_stream("slot")?;
-                let ptr = memory_of(rest.memory, &memory)?.ptr();
-                return Ok(Outcome::Times {
-                    us: pingpong::write_words(ptr, from, self.stream("slot")?, rounds)?,
-                });
-            }
-            Step::ReadWords { lease, from, rounds } => {
-                self.make_stream("slot")?;
-                let ptr = lease_of(rest.leases, &lease)?.ptr();
-                pingpong::read_words(ptr, from, self.stream("slot")?, rounds)?;
-            }
             Step::Fork => return Ok(Outcome::Forked { failed: fork::try_everything(self, rest)? }),
+            other => anyhow::bail!("not here: {other:?}"),
         }
         Ok(Outcome::Done)
     }
