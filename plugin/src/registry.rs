@@ -25,11 +25,13 @@
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
 //! | what the journal is to know | [`records`] |
+//! | what is found by a name | [`named`] |
+//! | who was ever given a buffer | [`given`] |
 //! | who is told of it | [`notices`] |
 //! | whether a process reaches the GPU of a buffer | [`reach`] |
 //! | what was answered so far | [`counters`] |
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,6 +50,7 @@ mod claims;
 mod counters;
 mod effects;
 mod ending;
+mod given;
 mod holders;
 mod inputs;
 mod lease_numbers;
@@ -67,6 +70,7 @@ pub use claims::Shown;
 pub use counters::Counters;
 pub use effects::{Effect, Keepable, Note, Purpose};
 use ending::{Ended, Ending};
+use given::Given;
 pub use inputs::{Ask, Input, MemberFacts, SessionFacts, Vetted};
 use lease_numbers::LeaseNumbers;
 use named::Named;
@@ -116,21 +120,13 @@ struct Session {
     facts: SessionFacts,
     published: BTreeSet<BufferId>,
     leases: BTreeSet<LeaseId>,
-    /// Buffers whose carrier was ever sent to this session.
-    given: HashSet<BufferId>,
     /// Requests that wait for an answer, watches included, and how many items each has.
     open: BTreeMap<RequestId, u64>,
 }
 
 impl Session {
     fn new(facts: SessionFacts) -> Self {
-        Self {
-            facts,
-            published: BTreeSet::new(),
-            leases: BTreeSet::new(),
-            given: HashSet::new(),
-            open: BTreeMap::new(),
-        }
+        Self { facts, published: BTreeSet::new(), leases: BTreeSet::new(), open: BTreeMap::new() }
     }
 }
 
@@ -144,8 +140,9 @@ struct Buffer {
     /// `None` once the buffer is ending, and while it is awaited.
     carrier: Option<Carrier>,
     ending: Option<Ending>,
-    leases: BTreeSet<LeaseId>,
-    given: BTreeSet<SessionId>,
+    /// How many there are.
+    leases: u32,
+    given: Given,
 }
 
 impl Buffer {
@@ -177,7 +174,7 @@ pub struct Registry {
     members: HashMap<MemberId, Member>,
     groups: HashMap<GroupKey, Group>,
     sessions: HashMap<SessionId, Session>,
-    /// Boxed: the table has twice as many places as there are buffers.
+    /// Boxed: a map keeps room for twice as many, and moves all when it grows.
     buffers: HashMap<BufferId, Box<Buffer>>,
     /// The buffer of each active lease.
     leases: HashMap<LeaseId, BufferId>,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,13 +51,13 @@ pub enum IdError {
     },
 }
 
-/// Declares a text identifier: checked when made, immutable afterwards.
+/// Declares a text identifier: checked when made, immutable afterwards. Copies share the text.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $what:literal, $limit:expr, $allowed:literal, $accept:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(Box<str>);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Checks the text and takes it over.
@@ -104,7 +105,7 @@ macro_rules! text_id {
 
         impl From<$name> for String {
             fn from(id: $name) -> String {
-                id.0.into()
+                id.as_str().to_owned()
             }
         }
     };

@@ -8,6 +8,7 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Refusal};
 
+use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, Importer, MemberId, Note, Registry, SessionId};
 use crate::journal::Tag;
@@ -182,11 +183,7 @@ impl Registry {
         match &item.target {
             Target::Id(id) => self.find_by_id(session, group, *id),
             Target::Name(name) => {
-                let newest = self
-                    .groups
-                    .get(group)
-                    .and_then(|g| g.names.get(name))
-                    .and_then(|versions| versions.newest());
+                let newest = self.groups.get(group).and_then(|g| g.names.get(name)).map(Named::newest);
                 let newest = newest.and_then(|id| self.buffers.get(&id));
                 let known = newest.map_or(0, |b| b.info.generation).max(item.newer_than);
                 if !self.expected.is_over() && self.expects_newer(group, name_tag(name), known) {
@@ -274,11 +271,10 @@ impl Registry {
         let (Some(buffer), Some(s)) = (self.buffers.get_mut(&id), self.sessions.get_mut(&session)) else {
             return Err(Refusal::new(Code::NotFound));
         };
-        buffer.leases.insert(lease);
-        buffer.given.insert(session);
+        buffer.leases += 1;
         s.leases.insert(lease);
-        s.given.insert(id);
         let info = Arc::clone(&buffer.info);
+        self.give(id, session);
         self.leases.insert(lease, id);
         self.record_leased(lease, id, member);
         if let Some(usage) = self.usage_mut(member) {

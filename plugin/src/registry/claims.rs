@@ -3,7 +3,6 @@
 //! Whether a receipt is this node's own was checked by the edges. Whether what it tells of is alive is asked here, of what
 //! the journal told: a receipt of what has ended changes nothing, whoever shows it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt, ProcessKey, Rec
 use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, LeaseId, Refusal};
 
 use super::ending::{Ending, retired};
+use super::given::Given;
 use super::{Buffer, Effect, MemberId, NOTICE, Note, Purpose, Registry, SessionId};
 use crate::journal::AliveBuffer;
 
@@ -256,6 +256,7 @@ impl Registry {
                 self.seat(id, *lease, seat);
             }
         }
+        let count = super::ending::count(leases.len());
         let buffer = Buffer {
             info: Arc::clone(info),
             group: self.shared_group(member, group.clone()),
@@ -263,8 +264,8 @@ impl Registry {
             member,
             carrier: None,
             ending: None,
-            leases,
-            given: BTreeSet::new(),
+            leases: count,
+            given: Given::default(),
         };
         self.buffers.insert(id, Box::new(buffer));
     }
@@ -303,14 +304,11 @@ impl Registry {
     fn hold(&mut self, session: SessionId, lease: LeaseId, id: BufferId) {
         let Some(s) = self.sessions.get_mut(&session) else { return };
         s.leases.insert(lease);
-        s.given.insert(id);
         let member = s.facts.member;
         if let Some(usage) = self.usage_mut(member) {
             usage.leases += 1;
         }
-        if let Some(buffer) = self.buffers.get_mut(&id) {
-            buffer.given.insert(session);
-        }
+        self.give(id, session);
     }
 
     fn no_such_lease(&self, lease: LeaseId) -> Refusal {
@@ -322,7 +320,7 @@ impl Registry {
     fn tell_how_it_ends(&mut self, session: SessionId, id: BufferId, now: Instant) {
         let Some(buffer) = self.buffers.get(&id) else { return };
         let Some(ending) = buffer.ending else { return };
-        let leases = super::ending::count(buffer.leases.len());
+        let leases = buffer.leases;
         let event = match (ending.until(), ending.reason()) {
             (Some(at), _) => Event::Retiring { id, deadline: at.saturating_duration_since(now) },
             // Its holders may keep it, and need not know.

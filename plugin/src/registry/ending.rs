@@ -120,7 +120,7 @@ impl Registry {
         }
         match buffer.ending {
             Some(ending) => Err(ending.refusal(id)),
-            None => Ok(count(buffer.leases.len())),
+            None => Ok(buffer.leases),
         }
     }
 
@@ -134,7 +134,7 @@ impl Registry {
     ) {
         let Some(buffer) = self.buffers.get_mut(&id) else { return };
         let until = until.filter(|at| *at > now);
-        let leases = count(buffer.leases.len());
+        let leases = buffer.leases;
         if let Some(ending) = &mut buffer.ending {
             if let Some(at) = ending.until.take() {
                 self.deadlines.remove(&(at, id));
@@ -181,7 +181,7 @@ impl Registry {
     fn orphan(&mut self, id: BufferId) {
         let Some(buffer) = self.buffers.get(&id) else { return };
         let Some(ending) = buffer.ending else { return };
-        let leases = count(buffer.leases.len());
+        let leases = buffer.leases;
         self.effects.push(Effect::Note(Note::Orphaned(id, ending.reason, leases)));
         self.tell_all(id, &Event::Orphaned { id, reason: ending.reason, leases });
     }
@@ -195,8 +195,8 @@ impl Registry {
             usage.leases -= 1;
         }
         let Some(buffer) = self.buffers.get_mut(&id) else { return };
-        buffer.leases.remove(&lease);
-        if buffer.ending.is_some() && buffer.leases.is_empty() {
+        buffer.leases -= 1;
+        if buffer.ending.is_some() && buffer.leases == 0 {
             self.finish(id);
         }
     }
@@ -208,11 +208,6 @@ impl Registry {
         let Some(buffer) = self.buffers.remove(&id) else { return };
         if let Some(at) = buffer.ending.and_then(|e| e.until) {
             self.deadlines.remove(&(at, id));
-        }
-        for session in &buffer.given {
-            if let Some(s) = self.sessions.get_mut(session) {
-                s.given.remove(&id);
-            }
         }
         if let Some(owner) = buffer.owner.and_then(|owner| self.sessions.get_mut(&owner)) {
             owner.published.remove(&id);

@@ -1,34 +1,53 @@
-//! The live buffers of one name. Mostly there is one: a tree of its own for each would be most of what a buffer takes.
+//! The live buffers of one name, by generation.
+
+use std::collections::BTreeMap;
 
 use gpu_handoff_protocol::BufferId;
 
-/// Live buffers by generation, in a row without room to spare.
-#[derive(Debug, Default)]
-pub(super) struct Named(Vec<(u64, BufferId)>);
+/// Never empty. Most names have one buffer, for which a tree's node would be much room.
+#[derive(Debug)]
+pub(super) struct Named {
+    newest: (u64, BufferId),
+    older: BTreeMap<u64, BufferId>,
+}
 
 impl Named {
-    /// Adds a buffer. Generations mostly rise, so it mostly comes last.
-    pub(super) fn insert(&mut self, generation: u64, id: BufferId) {
-        let at = self.0.partition_point(|(older, _)| *older < generation);
-        self.0.reserve_exact(1);
-        self.0.insert(at, (generation, id));
+    /// A name's first buffer.
+    pub(super) const fn new(generation: u64, id: BufferId) -> Self {
+        Self { newest: (generation, id), older: BTreeMap::new() }
     }
 
-    pub(super) fn remove(&mut self, generation: u64) {
-        self.0.retain(|(other, _)| *other != generation);
-        self.0.shrink_to_fit();
+    pub(super) fn add(&mut self, generation: u64, id: BufferId) {
+        // What is restored may be older than what is there.
+        let (newest, (generation, id)) = match generation > self.newest.0 {
+            true => ((generation, id), self.newest),
+            false => (self.newest, (generation, id)),
+        };
+        self.newest = newest;
+        self.older.insert(generation, id);
     }
 
-    pub(super) fn newest(&self) -> Option<BufferId> {
-        self.0.last().map(|(_, id)| *id)
+    /// Takes one out. Whether others are left: where not, the last one stays, and all of this is to be dropped.
+    pub(super) fn keeps_without(&mut self, generation: u64) -> bool {
+        if self.newest.0 != generation {
+            self.older.remove(&generation);
+            return true;
+        }
+        match self.older.pop_last() {
+            Some(newest) => self.newest = newest,
+            None => return false,
+        }
+        true
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// The one of the highest generation.
+    pub(super) const fn newest(&self) -> BufferId {
+        self.newest.1
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = BufferId> + '_ {
-        self.0.iter().map(|(_, id)| *id)
+    /// All of them, oldest first.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.older.values().copied().chain([self.newest()])
     }
 }
 
@@ -40,16 +59,14 @@ mod tests {
     #[test]
     fn the_newest_is_the_one_of_the_highest_generation() {
         let id = |n: u64| BufferId { boot: BootTag(1), random: n.into() };
-        let mut versions = Named::default();
-        for n in [3, 9, 5] {
-            versions.insert(n, id(n));
-        }
-        assert_eq!(versions.newest(), Some(id(9)));
-        assert_eq!(versions.ids().collect::<Vec<_>>(), [id(3), id(5), id(9)]);
-        versions.remove(9);
-        assert_eq!(versions.newest(), Some(id(5)));
-        versions.remove(3);
-        versions.remove(5);
-        assert!(versions.is_empty());
+        let mut named = Named::new(3, id(3));
+        named.add(9, id(9));
+        named.add(5, id(5));
+        assert_eq!(named.newest(), id(9));
+        assert_eq!(named.buffers().collect::<Vec<_>>(), [id(3), id(5), id(9)]);
+        assert!(named.keeps_without(9));
+        assert_eq!(named.newest(), id(5));
+        assert!(named.keeps_without(3));
+        assert!(!named.keeps_without(5));
     }
 }

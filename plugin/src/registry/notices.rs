@@ -1,5 +1,6 @@
 //! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
@@ -21,7 +22,7 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(g) = self.groups.get_mut(&group) else { return };
         g.watchers.insert((session, request));
-        let named = g.names.values().flat_map(Named::ids);
+        let named = g.names.values().flat_map(Named::buffers);
         let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
         live.sort_by_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
         for id in live {
@@ -61,8 +62,8 @@ impl Registry {
     pub(super) fn tell_all(&mut self, id: BufferId, event: &Event) {
         let Some(buffer) = self.buffers.get(&id) else { return };
         let group = buffer.group.clone();
-        let mut concerned = buffer.given.clone();
-        concerned.extend(buffer.owner.filter(|owner| self.sessions.contains_key(owner)));
+        let told = buffer.given.iter().chain(buffer.owner);
+        let concerned: BTreeSet<SessionId> = told.filter(|s| self.sessions.contains_key(s)).collect();
         for session in concerned {
             self.reply(session, NOTICE, BrokerBody::Event(event.clone()));
         }

@@ -1,6 +1,5 @@
 //! A buffer appears.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
@@ -8,6 +7,7 @@ use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refus
 
 use crate::journal::Tag;
 
+use super::given::Given;
 use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, MemberId, Note, Purpose, Registry, SessionId, Vetted};
@@ -87,7 +87,7 @@ impl Registry {
     /// A name belongs to the pod that holds live buffers under it, or whose buffers of that name are expected back.
     fn name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
         self.is_not_expected(group, name_tag(name), name, member)?;
-        let newest = self.groups.get(group).and_then(|g| g.names.get(name)).and_then(Named::newest);
+        let newest = self.groups.get(group).and_then(|g| g.names.get(name)).map(Named::newest);
         match newest.and_then(|id| self.buffers.get(&id)) {
             Some(other) if other.member != member => {
                 let wanted = format!("{name} free, or held by the publishing pod");
@@ -144,7 +144,7 @@ impl Registry {
         // The receipt of a set's buffer was given with the part that brought it.
         let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
         let (carrier, owner) = (Some(carrier), Some(owner));
-        let (leases, given) = (BTreeSet::new(), BTreeSet::new());
+        let (leases, given) = (0, Given::default());
         let group = self.shared_group(member, group);
         let buffer = Buffer { info, group, owner, member, carrier, ending: None, leases, given };
         self.buffers.insert(id, Box::new(buffer));
@@ -182,7 +182,11 @@ impl Registry {
             return self.enlist(group, set, info.generation, info.id);
         }
         if let Some(g) = self.groups.get_mut(group) {
-            g.names.entry(info.facts.name.clone()).or_default().insert(info.generation, info.id);
+            let (generation, id) = (info.generation, info.id);
+            g.names
+                .entry(info.facts.name.clone())
+                .and_modify(|named| named.add(generation, id))
+                .or_insert_with(|| Named::new(generation, id));
         }
         self.waits.buffer_appeared(group, &info.facts.name);
     }
@@ -193,11 +197,9 @@ impl Registry {
             return self.discharge(group, set, info.generation);
         }
         let Some(group) = self.groups.get_mut(group) else { return };
-        if let Some(ids) = group.names.get_mut(&info.facts.name) {
-            ids.remove(info.generation);
-            if ids.is_empty() {
-                group.names.remove(&info.facts.name);
-            }
+        let named = group.names.get_mut(&info.facts.name);
+        if named.is_some_and(|named| !named.keeps_without(info.generation)) {
+            group.names.remove(&info.facts.name);
         }
     }
 }

@@ -71,11 +71,6 @@ impl Registry {
         if let Some(group) = self.groups.get_mut(&group) {
             group.watchers.retain(|(watcher, _)| *watcher != session);
         }
-        for id in &ended.given {
-            if let Some(buffer) = self.buffers.get_mut(id) {
-                buffer.given.remove(&session);
-            }
-        }
         for lease in ended.leases {
             self.end_lease(lease, ended.facts.member, SeatEnd::Died);
         }

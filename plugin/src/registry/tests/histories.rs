@@ -249,10 +249,7 @@ pub(super) fn check(w: &World) {
         assert_eq!(awaited, buffer.is_awaited(), "what has neither memory nor end is expected");
         let without = buffer.ending.is_some() || awaited;
         assert_eq!(buffer.carrier.is_none(), without, "an ending buffer has no carrier");
-        assert!(
-            buffer.ending.is_none() || !buffer.leases.is_empty(),
-            "an ended buffer without leases is gone"
-        );
+        assert!(buffer.ending.is_none() || buffer.leases > 0, "an ended buffer without leases is gone");
         let group = &r.groups[&buffer.group];
         let named = match &buffer.info.set {
             Some(set) => {
@@ -261,17 +258,18 @@ pub(super) fn check(w: &World) {
             None => group
                 .names
                 .get(&buffer.info.facts.name)
-                .is_some_and(|versions| versions.ids().any(|b| b == *id)),
+                .is_some_and(|named| named.buffers().any(|b| b == *id)),
         };
         assert_eq!(named, buffer.carrier.is_some(), "exactly the live ones are found by name");
         held.entry(buffer.member).or_default().0 += 1;
-        assert!(buffer.leases.iter().all(|lease| r.leases[lease] == *id));
-        assert!(buffer.given.iter().all(|s| r.sessions[s].given.contains(id)));
+        assert_eq!(r.leases.values().filter(|b| **b == *id).count(), buffer.leases as usize);
     }
-    for session in r.sessions.values() {
+    for (id, session) in &r.sessions {
         held.entry(session.facts.member).or_default().1 += session.leases.len() as u64;
         assert!(session.leases.iter().all(|l| r.leases.contains_key(l)));
-        assert!(session.given.iter().all(|id| r.buffers.contains_key(id)));
+        // Who leases a buffer was given it.
+        let given = |l| r.buffers[&r.leases[l]].given.iter().any(|s| s == *id);
+        assert!(session.leases.iter().all(given));
         assert!(session.published.iter().all(|id| r.buffers.contains_key(id)));
     }
     for (id, member) in &r.members {
@@ -286,7 +284,7 @@ pub(super) fn check(w: &World) {
     let staged: u64 = r.members.keys().map(|m| r.staging.charged(*m).0).sum();
     assert_eq!(r.descriptors, live as u64 + staged);
     let ordered = r.buffers.values().filter(|b| b.info.facts.order.is_some());
-    assert_eq!(r.seated().count(), ordered.map(|b| b.leases.len()).sum::<usize>(), "each has one seat");
+    assert_eq!(r.seated().count(), ordered.map(|b| b.leases as usize).sum::<usize>(), "each has one seat");
     for (buffer, seat, lease) in r.seated() {
         assert_eq!(r.leases[&lease], buffer);
         assert!(seat.0 < r.buffers[&buffer].info.facts.order.unwrap().seats);
