@@ -217,6 +217,12 @@ impl Connection {
         self.flush(&mut state);
     }
 
+    /// A publication of ours was retired: its memory need not be exported again.
+    pub(crate) fn retired(&self, id: BufferId) {
+        // Dropped after the lock: it may ask the driver to free the memory.
+        let _done = self.state.lock().ok().and_then(|mut state| state.claims.retired(id));
+    }
+
     /// Ends a watch.
     pub(crate) fn unwatch(&self, watch: RequestId) {
         if self.is_own_process() {

@@ -109,7 +109,13 @@ impl Published {
         check_deadline(deadline)?;
         let body = ClientBody::Retire { id: self.taken.receipt.id, deadline };
         match self.shared.connection.call(body, after(limits::ANSWER))? {
-            BrokerBody::Retired(outcome) => Ok(outcome?),
+            BrokerBody::Retired(outcome) => {
+                let leases = outcome?;
+                // Given up here and not with the news of its end: whoever frees the memory next frees it, and not a thread
+                // in the background in the middle of the next publish, which the driver would make wait.
+                self.shared.connection.retired(self.taken.receipt.id);
+                Ok(leases)
+            }
             _ => Err(Fault::unexpected("the outcome of a retire")),
         }
     }

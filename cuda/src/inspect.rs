@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::device::Device;
 use crate::load::Driver;
 use crate::status::{CudaError, Status};
 use crate::vmm::{Handle, Mapped, Range};
@@ -53,9 +54,38 @@ fn found(actual: Option<u64>) -> String {
     actual.map_or_else(|| "another size was found".to_owned(), |bytes| format!("{bytes} were found"))
 }
 
-/// Imports the descriptor, asks which device the memory is on, and proves its size: a mapping of the claimed size must
-/// be possible and one a granule larger must not. Needs no context; everything is released again on every path.
-pub fn inspect(driver: Driver, fd: BorrowedFd<'_>, claimed_bytes: u64) -> Result<Inspection, InspectError> {
+/// What it takes to prove the size of an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SizeProof {
+    /// The claimed size can be mapped and one a granule larger cannot: holds whatever the driver does with parts.
+    Thorough,
+    /// The claimed size can be mapped: enough where the driver was seen to refuse to map a part of an allocation.
+    WholeOnly,
+}
+
+impl SizeProof {
+    /// What it takes on this driver: tries to map a part of an allocation of its own. Needs no context.
+    pub fn of_driver(driver: Driver, device: Device) -> Result<SizeProof, CudaError> {
+        let granule = device.vmm_granularity()?;
+        let two = crate::vmm::VmmAllocation::create(driver, device, granule.saturating_mul(2))?;
+        let handle = two.handle();
+        match (Probe { driver, handle, granularity: granule }).maps(granule) {
+            Ok(false) => Ok(SizeProof::WholeOnly),
+            Ok(true) => Ok(SizeProof::Thorough),
+            Err(InspectError::Cuda(error)) => Err(error),
+            Err(_) => Ok(SizeProof::Thorough),
+        }
+    }
+}
+
+/// Imports the descriptor, asks which device the memory is on, and proves its size by trial mappings. Needs no context;
+/// everything is released again on every path.
+pub fn inspect(
+    driver: Driver,
+    fd: BorrowedFd<'_>,
+    claimed_bytes: u64,
+    proof: SizeProof,
+) -> Result<Inspection, InspectError> {
     let handle = Handle::import(driver, fd).map_err(import_error)?;
     let ordinal = handle.properties().map_err(InspectError::Cuda)?.device;
     let device = match ordinal {
@@ -72,7 +102,7 @@ pub fn inspect(driver: Driver, fd: BorrowedFd<'_>, claimed_bytes: u64) -> Result
         None => ASSUMED_GRANULARITY,
     };
     let probe = Probe { driver, handle: &handle, granularity };
-    if probe.is_exactly(claimed_bytes)? {
+    if probe.is_exactly(claimed_bytes, proof)? {
         return Ok(Inspection { device: device.map(|device| device.uuid()), bytes: claimed_bytes });
     }
     Err(InspectError::SizeMismatch { claimed: claimed_bytes, actual: probe.guessed_size(claimed_bytes)? })
@@ -126,17 +156,17 @@ impl Probe<'_> {
         }
     }
 
-    fn is_exactly(&self, bytes: u64) -> Result<bool, InspectError> {
+    fn is_exactly(&self, bytes: u64, proof: SizeProof) -> Result<bool, InspectError> {
         if bytes == 0 || bytes > LARGEST || !bytes.is_multiple_of(self.granularity) {
             return Ok(false);
         }
-        Ok(self.maps(bytes)? && !self.maps(bytes + self.granularity)?)
+        Ok(self.maps(bytes)? && (proof == SizeProof::WholeOnly || !self.maps(bytes + self.granularity)?))
     }
 
     /// The true size, if it is among the likely ones: at most 19 trials.
     fn guessed_size(&self, claimed: u64) -> Result<Option<u64>, InspectError> {
         for bytes in guesses(claimed, self.granularity) {
-            if self.is_exactly(bytes)? {
+            if self.is_exactly(bytes, SizeProof::Thorough)? {
                 return Ok(Some(bytes));
             }
         }

@@ -49,7 +49,7 @@ pub use context::{ContextGuard, ContextRef, PrimaryContext};
 pub use device::Device;
 pub use gpu_handoff_protocol::{Access, DeviceUuid};
 pub use host::call_on;
-pub use inspect::{InspectError, Inspection, inspect};
+pub use inspect::{InspectError, Inspection, SizeProof, inspect};
 pub use legacy::{LegacyAllocation, LegacyHandle, LegacyMapping};
 pub use load::{Driver, LoadError, Since};
 pub use self_test::PidWordProof;

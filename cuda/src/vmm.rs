@@ -172,6 +172,10 @@ impl VmmAllocation {
         Ok(VmmAllocation { handle: Arc::new(handle), device, bytes })
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Size in bytes, a multiple of the granularity.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64

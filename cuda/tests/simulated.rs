@@ -14,7 +14,7 @@ use common::{first, role, run, said, say};
 use gpu_handoff_cuda::raw::{PointerAttribute, Raw};
 use gpu_handoff_cuda::{
     Access, Device, Driver, InspectError, LegacyAllocation, LegacyHandle, LegacyMapping, Memory,
-    NotExportable, Sentinel, Status, VmmAllocation, VmmImport, classify, inspect, ops, status,
+    NotExportable, Sentinel, SizeProof, Status, VmmAllocation, VmmImport, classify, inspect, ops, status,
     vmm::ExportError,
 };
 
@@ -227,7 +227,7 @@ fn one_of_several_handles(driver: Driver, device: Device) {
             let found = classify(driver, base + offset);
             assert_eq!(found, Ok(Memory::Vmm { device, base, bytes, offset }));
             let one = VmmAllocation::of_pointer(driver, base + offset).unwrap();
-            assert!(inspect(driver, one.export().unwrap().as_fd(), one.bytes()).is_ok());
+            assert!(inspect(driver, one.export().unwrap().as_fd(), one.bytes(), SizeProof::Thorough).is_ok());
         }
         base += bytes;
     }
@@ -243,13 +243,15 @@ fn a_descriptor_is_what_it_is_and_not_what_was_claimed() {
 #[ignore = "started by another test"]
 fn role_inspect() {
     let (driver, device) = first();
-    for granules in [1, 2, 3, 7] {
+    let proof = SizeProof::of_driver(driver, device).unwrap();
+    assert_eq!(proof, SizeProof::WholeOnly, "as measured");
+    for (granules, proof) in [1, 2, 3, 7].into_iter().flat_map(|n| [(n, proof), (n, SizeProof::Thorough)]) {
         let bytes = granules * 2 * MIB;
         let exported = VmmAllocation::create(driver, device, bytes).unwrap().export().unwrap();
-        let found = inspect(driver, exported.as_fd(), bytes).unwrap();
+        let found = inspect(driver, exported.as_fd(), bytes, proof).unwrap();
         assert_eq!((found.device, found.bytes), (Some(device.uuid()), bytes));
         for wrong in [0, 1, bytes - 1, bytes + 2 * MIB, bytes * 2, bytes.saturating_sub(2 * MIB), u64::MAX] {
-            let error = inspect(driver, exported.as_fd(), wrong).unwrap_err();
+            let error = inspect(driver, exported.as_fd(), wrong, proof).unwrap_err();
             let InspectError::SizeMismatch { claimed, actual } = error else { panic!("{error:?}") };
             // A driver that maps nothing but the whole of an allocation gives its size away to no search.
             assert_eq!(claimed, wrong);
@@ -262,7 +264,10 @@ fn role_inspect() {
     let file = tempfile::tempfile().unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
     for other in [OwnedFd::from(reader), writer.into(), file.into(), null.into()] {
-        assert!(matches!(inspect(driver, other.as_fd(), 2 * MIB), Err(InspectError::NotGpuMemory(_))));
+        assert!(matches!(
+            inspect(driver, other.as_fd(), 2 * MIB, SizeProof::Thorough),
+            Err(InspectError::NotGpuMemory(_))
+        ));
     }
     say(format_args!("drop errors {}", status::drop_errors()));
 }

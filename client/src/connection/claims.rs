@@ -62,6 +62,12 @@ impl Claims {
         }
     }
 
+    /// It takes no new leases and no broker will want its memory again. Gives what is to be dropped without the lock.
+    pub(super) fn retired(&mut self, id: BufferId) -> Option<Arc<Again>> {
+        let published = self.buffers.get_mut(&id)?;
+        Some(std::mem::replace(&mut published.kept.again, Arc::new(Again::Nothing)))
+    }
+
     /// True: there is something to [`take_done`](Self::take_done).
     pub(super) fn notice(&mut self, event: &Event) -> bool {
         match event {

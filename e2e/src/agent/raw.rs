@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_cuda::{
-    Access, Driver, LegacyAllocation, LegacyHandle, LegacyMapping, PidWordProof, Sentinel, VmmAllocation,
-    VmmImport, inspect, ops,
+    Access, Driver, LegacyAllocation, LegacyHandle, LegacyMapping, PidWordProof, Sentinel, SizeProof,
+    VmmAllocation, VmmImport, inspect, ops,
 };
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
@@ -128,6 +128,7 @@ pub(super) fn send(
 
 pub(super) fn receive(socket: &Path, rounds: usize) -> anyhow::Result<RawTimes> {
     let driver = Driver::load()?;
+    let proof = SizeProof::of_driver(driver, first_device()?)?;
     let peer = connect(socket)?;
     let mut times = RawTimes::default();
     let mut buffer = RecvBuffer::new();
@@ -136,14 +137,20 @@ pub(super) fn receive(socket: &Path, rounds: usize) -> anyhow::Result<RawTimes> 
         peer.send(&ready, deadline())?;
         let frame = next(&peer, &mut buffer)?;
         let note: Note = serde_json::from_slice(&frame.bytes)?;
-        open(driver, &note, &frame, &mut times)?;
+        open(driver, proof, &note, &frame, &mut times)?;
         peer.send(&ready, deadline())?;
     }
     Ok(times)
 }
 
 /// Makes the buffer readable, takes the time, and lets it go again.
-fn open(driver: Driver, note: &Note, frame: &Frame, times: &mut RawTimes) -> anyhow::Result<()> {
+fn open(
+    driver: Driver,
+    proof: SizeProof,
+    note: &Note,
+    frame: &Frame,
+    times: &mut RawTimes,
+) -> anyhow::Result<()> {
     let begin = Instant::now();
     match (&note.legacy, frame.descriptors.first()) {
         (Some(handle), _) => {
@@ -160,7 +167,7 @@ fn open(driver: Driver, note: &Note, frame: &Frame, times: &mut RawTimes) -> any
             times.driver_us.push(us_since(begin));
             drop(mapping);
             let begin = Instant::now();
-            inspect(driver, fd.as_fd(), note.bytes)?;
+            inspect(driver, fd.as_fd(), note.bytes, proof)?;
             times.inspect_us.push(us_since(begin));
         }
         (None, None) => anyhow::bail!("neither a handle nor a descriptor came"),

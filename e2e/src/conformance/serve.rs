@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::Context as _;
 use gpu_handoff_cuda::raw::{Answer, Raw};
-use gpu_handoff_cuda::{Access, Driver, LegacyHandle, Status, classify, inspect};
+use gpu_handoff_cuda::{Access, Driver, LegacyHandle, SizeProof, Status, classify, inspect};
 
 use super::wire::{self, Request, Response};
 use said::{described, forked, pointer_attribute, sum};
@@ -258,7 +258,7 @@ impl Puppet {
                 let (Ok(driver), Some(fd)) = (Driver::load(), fd) else {
                     return Err(Status::NOT_INITIALIZED);
                 };
-                Ok(match inspect(driver, fd.as_fd(), claimed) {
+                Ok(match inspect(driver, fd.as_fd(), claimed, SizeProof::Thorough) {
                     Ok(found) => {
                         format!("{} bytes, GPU visible: {}", found.bytes, found.device.is_some()).into()
                     }

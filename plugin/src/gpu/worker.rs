@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, VmmAllocation, inspect};
+use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, SizeProof, VmmAllocation, inspect};
 use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Frame;
@@ -41,28 +41,30 @@ pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
     };
     let notes = Arc::new(rustix::fs::memfd_create("gpu-worker-notes", MemfdFlags::CLOEXEC)?);
     let mut descriptors = vec![Arc::clone(&notes)];
-    let no_sample = match sample(driver, gpu) {
-        Ok(sample) => {
+    let (proof, no_sample) = match sample(driver, gpu) {
+        Ok((sample, proof)) => {
             descriptors.push(Arc::new(sample.fd));
-            None
+            (proof, None)
         }
-        Err(why) => Some(why),
+        Err(why) => (SizeProof::Thorough, Some(why)),
     };
     let devices = match driver.devices() {
         Ok(devices) => devices.iter().map(|device| device.uuid()).collect(),
         Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
     };
     say(&socket, &Word::Ready { devices, no_sample }, descriptors)?;
-    Worker { driver, socket, notes, lanes: HashMap::new() }.serve()
+    Worker { driver, proof, socket, notes, lanes: HashMap::new() }.serve()
 }
 
-/// Memory, exported: of the one GPU, or of the first. It is there for as long as somebody has the descriptor.
-fn sample(driver: Driver, gpu: Option<DeviceUuid>) -> Result<ExportedFd, String> {
+/// Memory, exported: of the one GPU, or of the first; it is there for as long as somebody has the descriptor. And what it
+/// takes to prove the size of such memory.
+fn sample(driver: Driver, gpu: Option<DeviceUuid>) -> Result<(ExportedFd, SizeProof), String> {
     let devices = driver.devices().map_err(|e| chain(&e))?;
     let wanted = devices.into_iter().find(|device| gpu.is_none_or(|gpu| gpu == device.uuid()));
     let device = wanted.ok_or_else(|| "the driver does not show this GPU".to_owned())?;
     let memory = VmmAllocation::create(driver, device, SAMPLE_BYTES).map_err(|e| chain(&e))?;
-    memory.export().map_err(|e| chain(&e))
+    let proof = SizeProof::of_driver(driver, device).map_err(|e| chain(&e))?;
+    Ok((memory.export().map_err(|e| chain(&e))?, proof))
 }
 
 fn say(socket: &SeqPacket, word: &Word, descriptors: Vec<Arc<OwnedFd>>) -> io::Result<()> {
@@ -71,6 +73,8 @@ fn say(socket: &SeqPacket, word: &Word, descriptors: Vec<Arc<OwnedFd>>) -> io::R
 
 struct Worker {
     driver: Driver,
+    /// What a size takes to be proven on this driver.
+    proof: SizeProof,
     socket: SeqPacket,
     /// What is begun is noted here, so that the daemon knows whose descriptor it was if this process does not survive it.
     notes: Arc<OwnedFd>,
@@ -116,7 +120,7 @@ impl Worker {
             Request::Inspect { number, bytes } => {
                 rustix::io::pwrite(&self.notes, &number.to_bytes(), 0)?;
                 let verdict = match &descriptor {
-                    Some(fd) => verdict(inspect(self.driver, fd.as_fd(), bytes)),
+                    Some(fd) => verdict(inspect(self.driver, fd.as_fd(), bytes, self.proof)),
                     None => Verdict::Failed { why: "the descriptor did not arrive".to_owned() },
                 };
                 // The descriptor is closed before the answer: the daemon keeps its own until then.
