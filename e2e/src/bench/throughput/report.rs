@@ -49,9 +49,11 @@ pub struct Case {
     together: Load,
     /// All clients together, many items in a message.
     batched: Load,
-    /// Memory of all our processes, in bytes (PSS); the larger of before and after the load, as all memory here.
+    /// Memory of all our processes, in bytes (PSS); the larger of before and after the load, as all memory here but one.
     pss_bytes: u64,
     plugin_pss_bytes: u64,
+    /// The plugin's before the load: nobody has leased much yet.
+    plugin_pss_before_load_bytes: u64,
     /// The largest sidecar.
     sidecar_pss_bytes: u64,
     /// Processor time of the idle plugin, in percent of one processor.
@@ -77,6 +79,7 @@ impl Case {
             batched,
             pss_bytes: memory.plugin + memory.sidecars.iter().sum::<u64>(),
             plugin_pss_bytes: memory.plugin,
+            plugin_pss_before_load_bytes: idle.memory.plugin,
             sidecar_pss_bytes: memory.sidecars.iter().copied().max().unwrap_or(0),
             idle_cpu_percent: idle.share * 100.0,
             counted,
@@ -178,17 +181,18 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n| live buffers | plugin's processes MiB | largest sidecar MiB | all of ours MiB | idle CPU % of {:.1} s | the plugin's own count, equal to the clients' |",
+            "\n| live buffers | plugin's processes MiB | of that before the load | largest sidecar MiB | all of ours MiB | idle CPU % of {:.1} s | the plugin's own count, equal to the clients' |",
             self.idle_s
         )?;
-        writeln!(f, "|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         for case in &self.cases {
             writeln!(
                 f,
-                "| {} | {:.1} | {:.1} | {:.1} | {:.3} | {} |",
+                "| {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.3} | {} |",
                 case.live_buffers,
                 mib(case.plugin_pss_bytes),
+                mib(case.plugin_pss_before_load_bytes),
                 mib(case.sidecar_pss_bytes),
                 mib(case.pss_bytes),
                 case.idle_cpu_percent,
