@@ -93,6 +93,15 @@ impl Node {
         Ok(node)
     }
 
+    /// Stops the plugin as an administrator would and starts it again, as an upgrade does.
+    ///
+    /// # Errors
+    /// When it does not end well, or does not come up again.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.terminate()?;
+        self.revive()
+    }
+
     /// Starts the plugin again after it was killed, in the same run directory. Its log goes on.
     ///
     /// # Errors
@@ -195,10 +204,15 @@ impl Node {
     /// # Errors
     /// When it does not end well.
     pub fn stop_and_tell(mut self) -> anyhow::Result<String> {
+        self.terminate()?;
+        Ok(self.log())
+    }
+
+    fn terminate(&mut self) -> anyhow::Result<()> {
         rustix::process::kill_process(pid(&self.plugin)?, rustix::process::Signal::TERM)?;
         let status = wait::until(PATIENCE, "the plugin ends", || Ok(self.plugin.try_wait()?))?;
         anyhow::ensure!(status.success(), "the plugin ended with {status}; its log:\n{}", self.log());
-        Ok(self.log())
+        Ok(())
     }
 }
 

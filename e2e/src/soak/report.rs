@@ -34,6 +34,8 @@ pub enum Time {
     SidecarReady,
     /// Broker killed: until an acquire that was asked at once is answered with a lease.
     AcquireAfterBroker,
+    /// Plugin asked to stop, as by an upgrade: until it has ended, was started again, and an acquire is answered.
+    AcquireAfterUpgrade,
     /// Broker and sidecar killed: until an acquire that was asked when the sidecar was ready again is answered.
     AcquireAfterSidecarAndBroker,
     /// Plugin started again: until an acquire that was asked when it was killed is answered with a lease.
@@ -55,6 +57,9 @@ impl Time {
             Self::HandOffWithoutSidecar => "no sidecar: acquire and release by its pod's application",
             Self::SidecarReady => "sidecar started again → ready",
             Self::AcquireAfterBroker => "broker killed → acquire answered with a lease",
+            Self::AcquireAfterUpgrade => {
+                "plugin asked to stop, started again → acquire answered with a lease"
+            }
             Self::AcquireAfterSidecarAndBroker => "broker and sidecar killed → acquire answered with a lease",
             Self::AcquireAfterPlugin => "plugin started again → acquire answered with a lease",
         }
