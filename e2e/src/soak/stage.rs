@@ -32,6 +32,10 @@ const MAY_BE_REFUSED: [&str; 4] =
 /// How long an acquire may wait: longer than any restart.
 pub(super) const WAIT: Duration = Duration::from_secs(15);
 
+/// How often, and after which pause, descriptors are looked at until what has just ended is closed.
+const SETTLING_LOOKS: usize = 25;
+const SETTLING_PAUSE: Duration = Duration::from_millis(20);
+
 /// A buffer that must outlive everything.
 pub(super) struct Steady {
     pub(super) name: String,
@@ -72,6 +76,19 @@ impl Descriptors {
         Ok(Self { plugin, sidecars: sidecars.collect::<anyhow::Result<_>>()? })
     }
 
+    /// The fewest within a short time: connections that have just ended are being closed.
+    fn settled(node: &Node, pods: &[Pod]) -> anyhow::Result<Self> {
+        let mut fewest = Self::of(node, pods)?;
+        for _ in 0..SETTLING_LOOKS {
+            std::thread::sleep(SETTLING_PAUSE);
+            let now = Self::of(node, pods)?;
+            if now.within(&fewest) {
+                fewest = now;
+            }
+        }
+        Ok(fewest)
+    }
+
     fn within(&self, base: &Self) -> bool {
         self.plugin <= base.plugin && self.sidecars.iter().zip(&base.sidecars).all(|(now, then)| now <= then)
     }
@@ -89,16 +106,19 @@ impl Stage {
             talk::connect(&mut app, pod.socket())?;
             anyhow::Ok(app)
         };
-        let mut owner = connected(&pods[2])?;
+        let owner = connected(&pods[2])?;
         let resident = connected(&pods[0])?;
         let users = [connected(&pods[3])?, connected(&pods[3])?];
         let load =
             pods.iter().cycle().take(options.load).map(connected).collect::<anyhow::Result<Vec<_>>>()?;
-        // The GPU worker, and whatever comes with the first publication, is there from now on.
-        talk::publish(&mut owner, "first", STEADY_BYTES, 1)?;
-        talk::retire(&mut owner, "first", Duration::ZERO)?;
-        talk::free(&mut owner, "first")?;
-        let base = Descriptors::of(&node, &pods)?;
+        // The GPU worker, every member's way to it, and whatever else comes with a first publication, is there from now on.
+        for pod in &pods {
+            let mut app = connected(pod)?;
+            talk::publish(&mut app, "first", STEADY_BYTES, 1)?;
+            talk::retire(&mut app, "first", Duration::ZERO)?;
+            app.finish()?;
+        }
+        let base = Descriptors::settled(&node, &pods)?;
         let random = Random(options.seed);
         let (options, steady, churned) = (options.clone(), Vec::new(), Churned::default());
         let mut stage =
