@@ -21,6 +21,8 @@ const MOMENT_MS: usize = 20;
 const PROBE_BYTES: u64 = 2 << 20;
 /// Rounds in which the broker dies after each orderly restart of the plugin.
 const UPGRADE_EVERY: usize = 3;
+/// From here on the plugin's log is shown for a restart, in milliseconds.
+const SLOW_MS: f64 = 1000.0;
 /// Steady buffers that are looked at in each round; all are at the end.
 const LOOKED_AT: usize = 3;
 
@@ -133,7 +135,15 @@ impl Stage {
         let first = self.random.below(self.steady.len());
         let wanted = talk::wanted(None, Some(&self.steady[first].seen.id.clone()), "probe", WAIT);
         let got = talk::acquire(&mut self.owner, &wanted).context("acquire a steady buffer")?;
-        report.time(time, ms(since_ns, now_ns()));
+        let took = ms(since_ns, now_ns());
+        report.time(time, took);
+        if took > SLOW_MS {
+            eprintln!(
+                "slow: {took:.0} ms for {}; the plugin's log ends with:\n{}",
+                self.steady[first].name,
+                self.log_end()
+            );
+        }
         let steady = &self.steady[first];
         report.check(got == steady.seen, || format!("{} was {:?} and is {got:?}", steady.name, steady.seen));
         talk::release(&mut self.owner, "probe")?;
