@@ -10,7 +10,6 @@
 //! | what waits for a lane | [`queue`] |
 //! | what is written to the log | [`notes`] |
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -18,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
 use crate::journal::{Journal, Record};
-use crate::registry::{Counters, Effect, Input, MemberId, Registry, SessionId};
+use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Registry, SessionId};
 
 mod notes;
 mod queue;
@@ -44,8 +43,8 @@ struct State {
     records: Vec<Record>,
     /// The daemon stops: nothing is taken in any more, so nothing ends, and nobody is told that it does.
     stopped: bool,
-    lanes: HashMap<MemberId, LaneHandle>,
-    sessions: HashMap<SessionId, MemberId>,
+    lanes: DrawnMap<MemberId, LaneHandle>,
+    sessions: DrawnMap<SessionId, MemberId>,
     /// What [`Owner::keep_time`] waits for.
     due: Option<Instant>,
 }
@@ -70,8 +69,8 @@ impl Owner {
             journal,
             records: Vec::new(),
             stopped: false,
-            lanes: HashMap::new(),
-            sessions: HashMap::new(),
+            lanes: DrawnMap::default(),
+            sessions: DrawnMap::default(),
             due: None,
         };
         Arc::new(Self { state: Mutex::new(state), stirred: Notify::new() })

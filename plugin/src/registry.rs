@@ -30,6 +30,7 @@
 //! | who is told of it | [`notices`] |
 //! | whether a process reaches the GPU of a buffer | [`reach`] |
 //! | what was answered so far | [`counters`] |
+//! | maps by the daemon's own numbers | [`drawn`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
@@ -48,6 +49,7 @@ use crate::journal::{Record, Tag};
 mod acquire;
 mod claims;
 mod counters;
+mod drawn;
 mod effects;
 mod ending;
 mod given;
@@ -68,6 +70,7 @@ mod tests;
 
 pub use claims::Shown;
 pub use counters::Counters;
+pub use drawn::DrawnMap;
 pub use effects::{Effect, Keepable, Note, Purpose};
 use ending::{Ended, Ending};
 use given::Given;
@@ -171,13 +174,13 @@ pub struct Registry {
     capacity: Capacity,
     boot: BootTag,
     pid_word_proven: bool,
-    members: HashMap<MemberId, Member>,
+    members: DrawnMap<MemberId, Member>,
     groups: HashMap<GroupKey, Group>,
-    sessions: HashMap<SessionId, Session>,
+    sessions: DrawnMap<SessionId, Session>,
     /// Boxed: a map keeps room for twice as many, and moves all when it grows.
-    buffers: HashMap<BufferId, Box<Buffer>>,
+    buffers: DrawnMap<BufferId, Box<Buffer>>,
     /// The buffer of each active lease.
-    leases: HashMap<LeaseId, BufferId>,
+    leases: DrawnMap<LeaseId, BufferId>,
     lease_numbers: LeaseNumbers,
     descriptors: u64,
     topology: Option<Topology>,
@@ -208,11 +211,11 @@ impl Registry {
             capacity,
             boot,
             pid_word_proven: false,
-            members: HashMap::new(),
+            members: DrawnMap::default(),
             groups: HashMap::new(),
-            sessions: HashMap::new(),
-            buffers: HashMap::new(),
-            leases: HashMap::new(),
+            sessions: DrawnMap::default(),
+            buffers: DrawnMap::default(),
+            leases: DrawnMap::default(),
             lease_numbers: LeaseNumbers::new(life, keys),
             descriptors: 0,
             topology: None,

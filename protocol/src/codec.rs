@@ -19,7 +19,9 @@ use crate::wire;
 mod broker;
 mod client;
 mod convert;
+mod direct;
 mod event;
+mod lease;
 mod parts;
 mod receipt;
 mod sidecar;
@@ -149,13 +151,7 @@ pub fn decode_broker(frame: Frame) -> Result<(BrokerMessage, bool), Refusal> {
 /// Writes what the broker says to an application: mostly one packet, more where the answer would not fit.
 #[must_use]
 pub fn encode_broker(message: &BrokerMessage) -> Vec<Outgoing> {
-    broker::write_bodies(&message.body)
-        .into_iter()
-        .map(|(body, descriptors)| {
-            let packet = wire::BrokerPacket { request: message.request, body: Some(body) };
-            Outgoing { bytes: packet.encode_to_vec(), descriptors }
-        })
-        .collect()
+    broker::write(message.request, &message.body)
 }
 
 /// Joins the parts of an answer that came in several packets. `more`: `next` is not the last of them.

@@ -10,14 +10,14 @@ use gpu_handoff_protocol::{BufferFacts, BufferId, Code, Kind, LeaseId, Order, Re
 
 use super::ending::retired;
 use super::notices::NOTICE;
-use super::{Buffer, Registry, SessionId};
+use super::{Buffer, DrawnMap, Registry, SessionId};
 
 /// Bytes of a timeline's word.
 const WORD_BYTES: u64 = 8;
 
 /// The seats that are taken, of every buffer with an order that is leased.
 #[derive(Debug, Default)]
-pub(super) struct Seating(HashMap<BufferId, Seats>);
+pub(super) struct Seating(DrawnMap<BufferId, Seats>);
 
 #[derive(Debug, Default)]
 struct Seats {

@@ -3,18 +3,20 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::client::{Handle, handle};
+use prost::Message as _;
+
+use super::client::Handle;
 use super::convert::{
-    buffer_id, group, id_refusal, info, instance, pod, receipt, refusal, version, write_info, write_receipt,
+    buffer_id, group, id_refusal, info, instance, pod, receipt, refusal, version, write_receipt,
     write_refusal, write_version,
 };
 use super::event::{event, write_event};
 use super::parts::split;
-use super::{check_count, descriptor, expect_descriptors, malformed};
+use super::{Outgoing, check_count, expect_descriptors, lease, malformed};
 use crate::buffer::Kind;
 use crate::ids::{BootTag, LeaseId, Seat};
 use crate::limits;
-use crate::message::{BrokerBody, Carrier, Grant, PublishedAs, Reattached, Welcome};
+use crate::message::{BrokerBody, Carrier, Grant, PublishedAs, Reattached, RequestId, Welcome};
 use crate::refusal::{Code, Refusal};
 use crate::set::SetInfo;
 use crate::wire;
@@ -150,8 +152,8 @@ fn read_acquired(
     }))
 }
 
-/// The packets of an answer with the descriptors of each.
-pub(super) fn write_bodies(body: &BrokerBody) -> Vec<(broker_packet::Body, Vec<Arc<OwnedFd>>)> {
+/// The packets of what the broker says, mostly one.
+pub(super) fn write(request: RequestId, body: &BrokerBody) -> Vec<Outgoing> {
     use broker_packet::Body;
     let single = match body {
         BrokerBody::Welcome(w) => Body::Welcome(wire::Welcome {
@@ -166,25 +168,26 @@ pub(super) fn write_bodies(body: &BrokerBody) -> Vec<(broker_packet::Body, Vec<A
         }),
         BrokerBody::Published(items) => {
             let parts = split(items.iter().map(write_published));
-            return parts
-                .map(|(items, more)| (Body::Published(wire::Published { items, more }), vec![]))
-                .collect();
+            return packets(
+                request,
+                parts.map(|(items, more)| Body::Published(wire::Published { items, more })),
+            );
         }
-        BrokerBody::Acquired(items) => return write_acquired(items.iter().map(Result::as_ref), None),
-        BrokerBody::AcquiredSet { set, grants } => return write_acquired(grants.iter().map(Ok), Some(set)),
         BrokerBody::Reattached(items) => {
             let parts = split(items.iter().map(write_reattached));
-            return parts
-                .map(|(items, more)| (Body::Reattached(wire::Reattached { items, more }), vec![]))
-                .collect();
+            return packets(
+                request,
+                parts.map(|(items, more)| Body::Reattached(wire::Reattached { items, more })),
+            );
         }
         BrokerBody::Released(items) => {
             let parts = split(
                 items.iter().map(|i| wire::ReleasedItem { refused: i.as_ref().err().map(write_refusal) }),
             );
-            return parts
-                .map(|(items, more)| (Body::Released(wire::Released { items, more }), vec![]))
-                .collect();
+            return packets(
+                request,
+                parts.map(|(items, more)| Body::Released(wire::Released { items, more })),
+            );
         }
         BrokerBody::Retired(outcome) => Body::Retired(wire::Retired {
             refused: outcome.as_ref().err().map(write_refusal),
@@ -193,8 +196,21 @@ pub(super) fn write_bodies(body: &BrokerBody) -> Vec<(broker_packet::Body, Vec<A
         BrokerBody::Event(e) => Body::Event(write_event(e)),
         BrokerBody::Cancelled => Body::Cancelled(wire::CancelDone {}),
         BrokerBody::Refused(r) => Body::Refused(write_refusal(r)),
+        BrokerBody::Acquired(items) => {
+            return lease::acquired(request, items.iter().map(Result::as_ref), None);
+        }
+        BrokerBody::AcquiredSet { set, grants } => {
+            return lease::acquired(request, grants.iter().map(Ok), Some(set));
+        }
     };
-    vec![(single, Vec::new())]
+    packets(request, [single])
+}
+
+/// What carries no descriptors.
+fn packets(request: RequestId, bodies: impl IntoIterator<Item = broker_packet::Body>) -> Vec<Outgoing> {
+    let packet = |body| wire::BrokerPacket { request, body: Some(body) }.encode_to_vec();
+    let bytes = bodies.into_iter().map(packet);
+    bytes.map(|bytes| Outgoing { bytes, descriptors: Vec::new() }).collect()
 }
 
 fn write_published(item: &Result<PublishedAs, Refusal>) -> wire::PublishedItem {
@@ -217,37 +233,4 @@ fn write_reattached(item: &Result<Reattached, Refusal>) -> wire::ReattachedItem 
         Err(r) => Outcome::Refused(write_refusal(r)),
     };
     wire::ReattachedItem { outcome: Some(outcome) }
-}
-
-fn write_acquired<'a>(
-    items: impl Iterator<Item = Result<&'a Grant, &'a Refusal>> + Clone,
-    set: Option<&SetInfo>,
-) -> Vec<(broker_packet::Body, Vec<Arc<OwnedFd>>)> {
-    let mut set =
-        set.map(|s| wire::SetInfo { name: s.name.to_string(), generation: s.generation, total: s.total });
-    let mut next = items.clone();
-    split(items.map(write_grant))
-        .map(|(part, more)| {
-            let of_part = next.by_ref().take(part.len());
-            let descriptors = of_part.filter_map(|i| i.ok().and_then(|g| descriptor(&g.carrier))).collect();
-            let body = wire::Acquired { items: part, more, set: set.take() };
-            (broker_packet::Body::Acquired(body), descriptors)
-        })
-        .collect()
-}
-
-fn write_grant(item: Result<&Grant, &Refusal>) -> wire::AcquiredItem {
-    use wire::acquired_item::Outcome;
-    let outcome = match item {
-        Ok(g) => Outcome::Grant(wire::Grant {
-            lease: g.lease.0,
-            buffer: Some(write_info(&g.buffer)),
-            legacy_handle: handle(&g.carrier).unwrap_or_default(),
-            rewrite_pid_word: g.rewrite_pid_word,
-            receipt: write_receipt(g.receipt.as_ref()),
-            seat: g.seat.map(|s| s.0),
-        }),
-        Err(r) => Outcome::Refused(write_refusal(r)),
-    };
-    wire::AcquiredItem { outcome: Some(outcome) }
 }

@@ -168,40 +168,46 @@ fn tensor(t: wire::Tensor) -> Result<Tensor, Refusal> {
     Ok(Tensor { dtype: t.dtype, shape: t.shape, strides: t.strides })
 }
 
-pub(super) fn write_facts(f: &BufferFacts) -> wire::BufferFacts {
-    write_facts_with(f, &f.metadata)
+/// Numbers of these choices on the wire.
+pub(super) fn kind_number(kind: Kind) -> u32 {
+    match kind {
+        Kind::Vmm => wire::Kind::Vmm as u32,
+        Kind::Legacy => wire::Kind::Legacy as u32,
+        Kind::Timeline => wire::Kind::Timeline as u32,
+    }
 }
 
-fn write_facts_with(f: &BufferFacts, metadata: &Metadata) -> wire::BufferFacts {
-    let kind = match f.kind {
-        Kind::Vmm => wire::Kind::Vmm,
-        Kind::Legacy => wire::Kind::Legacy,
-        Kind::Timeline => wire::Kind::Timeline,
-    };
-    let access = match f.access {
-        Access::ReadWrite => wire::Access::ReadWrite,
-        Access::ReadOnly => wire::Access::ReadOnly,
-    };
-    let lifetime = match f.lifetime {
-        Lifetime::Process => wire::Lifetime::Process,
-        Lifetime::Pod => wire::Lifetime::Pod,
-    };
-    let tensor = metadata.tensor.as_ref().map(|t| wire::Tensor {
+pub(super) fn access_number(access: Access) -> u32 {
+    match access {
+        Access::ReadWrite => wire::Access::ReadWrite as u32,
+        Access::ReadOnly => wire::Access::ReadOnly as u32,
+    }
+}
+
+pub(super) fn lifetime_number(lifetime: Lifetime) -> u32 {
+    match lifetime {
+        Lifetime::Process => wire::Lifetime::Process as u32,
+        Lifetime::Pod => wire::Lifetime::Pod as u32,
+    }
+}
+
+pub(super) fn write_facts(f: &BufferFacts) -> wire::BufferFacts {
+    let tensor = f.metadata.tensor.as_ref().map(|t| wire::Tensor {
         dtype: t.dtype.clone(),
         shape: t.shape.clone(),
         strides: t.strides.clone(),
     });
     wire::BufferFacts {
         name: f.name.to_string(),
-        kind: kind.into(),
+        kind: kind_number(f.kind).cast_signed(),
         device: f.device.as_bytes().to_vec(),
         offset: f.offset,
         size: f.size,
         allocation_size: f.allocation_size,
-        access: access.into(),
-        lifetime: lifetime.into(),
+        access: access_number(f.access).cast_signed(),
+        lifetime: lifetime_number(f.lifetime).cast_signed(),
         tensor,
-        user_metadata: metadata.user.clone(),
+        user_metadata: f.metadata.user.clone(),
         order: f.order.as_ref().map(write_order),
     }
 }
@@ -226,18 +232,13 @@ fn set_ref(r: wire::SetRef) -> Result<SetRef, Refusal> {
 }
 
 pub(super) fn write_info(i: &BufferInfo) -> wire::BufferInfo {
-    write_info_with(i, &i.facts.metadata)
-}
-
-/// A buffer with other metadata than its own.
-pub(super) fn write_info_with(i: &BufferInfo, metadata: &Metadata) -> wire::BufferInfo {
     wire::BufferInfo {
         id: i.id.to_bytes().to_vec(),
         generation: i.generation,
         owner_namespace: i.owner.namespace.to_string(),
         owner_name: i.owner.name.to_string(),
         verified: i.verified,
-        facts: Some(write_facts_with(&i.facts, metadata)),
+        facts: Some(write_facts(&i.facts)),
         set: i.set.as_ref().map(|r| wire::SetRef {
             name: r.name.to_string(),
             index: r.index,

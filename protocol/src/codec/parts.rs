@@ -6,7 +6,9 @@ use crate::limits;
 use crate::message::{Claim, Keepsake, Publication};
 
 /// Room that a packet keeps for its envelope and for what stands beside its list, in bytes.
-const ENVELOPE_BYTES: usize = 256;
+pub(super) const ENVELOPE_BYTES: usize = 256;
+/// Room for the items of a packet's list, in bytes.
+pub(super) const ROOM: usize = limits::MESSAGE_BYTES - ENVELOPE_BYTES;
 /// Most bytes that a list item's own tag and length take.
 const ITEM_OVERHEAD_BYTES: usize = 8;
 
@@ -21,13 +23,12 @@ pub(super) fn split<T: prost::Message>(
 
 /// The parts, at least one, each within the limits of a packet in bytes and items (and so in descriptors).
 fn split_by<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
-    let room = limits::MESSAGE_BYTES - ENVELOPE_BYTES;
     let mut parts = Vec::with_capacity(1);
     let mut part = Vec::with_capacity(items.size_hint().0.min(limits::MESSAGE_ITEMS));
     let mut used = 0;
     for item in items {
         let bytes = bytes(&item) + ITEM_OVERHEAD_BYTES;
-        if used + bytes > room || part.len() == limits::MESSAGE_ITEMS {
+        if used + bytes > ROOM || part.len() == limits::MESSAGE_ITEMS {
             parts.push(std::mem::take(&mut part));
             used = 0;
         }

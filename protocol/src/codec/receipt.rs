@@ -5,9 +5,8 @@ use std::sync::Arc;
 use prost::Message as _;
 
 use super::client::Handle;
-use super::convert::{group, id_refusal, info, write_info};
-use super::{check_count, malformed};
-use crate::buffer::{BufferInfo, Metadata};
+use super::convert::{group, id_refusal, info};
+use super::{check_count, lease, malformed};
 use crate::ids::{BootTag, LeaseId, Seat};
 use crate::limits;
 use crate::receipt::{BufferReceipt, LeaseReceipt, Mac, ProcessKey, Receipt, ReceiptBody, Subject};
@@ -41,49 +40,7 @@ fn invalid(found: &str) -> Refusal {
 /// Writes what is to be signed. Of a lease's buffer, metadata and tensor are left out.
 #[must_use]
 pub fn encode_receipt_body(body: &ReceiptBody) -> Vec<u8> {
-    use receipt_body::Subject as S;
-    let subject = match &body.subject {
-        Subject::Buffer(b) => S::Buffer(write_buffer(b)),
-        Subject::Lease(l) => S::Lease(write_lease(l)),
-    };
-    wire::ReceiptBody {
-        boot: body.boot.0,
-        process: Some(wire::ProcessKey {
-            pid: body.process.pid,
-            started: body.process.started,
-            pidfs_inode: body.process.pidfs_inode.unwrap_or(0),
-        }),
-        slot: body.slot.to_string(),
-        pod_uid: body.pod_uid.to_string(),
-        subject: Some(subject),
-    }
-    .encode_to_vec()
-}
-
-fn write_buffer(b: &BufferReceipt) -> wire::BufferReceipt {
-    wire::BufferReceipt {
-        info: Some(write_info(&b.info)),
-        group_namespace: b.group.namespace.to_string(),
-        group_name: b.group.name.to_string(),
-        legacy_handle: b.legacy_handle.map_or_else(Vec::new, |h| h.to_vec()),
-        own_pid: b.own_pid,
-        container: b.container.clone(),
-    }
-}
-
-fn write_lease(l: &LeaseReceipt) -> wire::LeaseReceipt {
-    wire::LeaseReceipt {
-        lease: l.lease.0,
-        buffer: Some(write_bare_info(&l.buffer)),
-        group_namespace: l.group.namespace.to_string(),
-        group_name: l.group.name.to_string(),
-        seat: l.seat.map(|s| s.0),
-    }
-}
-
-/// Without what the node does not interpret; that is not even copied.
-fn write_bare_info(info: &BufferInfo) -> wire::BufferInfo {
-    super::convert::write_info_with(info, &Metadata::default())
+    lease::receipt_body(body)
 }
 
 /// Reads what was signed. Only bytes whose MAC was found right are worth reading.
