@@ -65,6 +65,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
         sealer: Arc::new(Sealer::new(state.key(), boot)),
         instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
+        in_flight: lane::in_flight::limit(descriptors),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         device_nodes: DeviceNodes::new(node.clone(), &setup.gpus),
         stop: stopped.clone(),

@@ -13,6 +13,7 @@
 //! | the sidecar's connection; connections handed on | [`slot`] |
 //! | an application's connection | [`session`] |
 //! | what waits to be sent to it | [`outbox`] |
+//! | descriptors that were sent and are unread | [`in_flight`] |
 //! | what is published, before the registry sees it | [`vet`] |
 //! | what the sidecar keeps for the next daemon | [`keepsakes`] |
 //! | what comes back from an earlier one | [`restore`] |
@@ -46,6 +47,7 @@ use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
 
 mod chatter;
+pub(crate) mod in_flight;
 mod keepsakes;
 mod outbox;
 mod places;
@@ -55,6 +57,7 @@ mod slot;
 mod vet;
 
 use chatter::Chatter;
+use in_flight::InFlight;
 use keepsakes::Keepsakes;
 use outbox::Tally;
 use places::{Place, Places};
@@ -95,6 +98,8 @@ pub struct Shared {
     pub instance: Instance,
     /// Numbers for sessions.
     pub next_session: Arc<AtomicU64>,
+    /// How many descriptors a member may have in flight.
+    pub in_flight: usize,
     /// Whether the self-test of legacy handles has passed.
     pub pid_word_proven: Arc<AtomicBool>,
     /// Of which GPUs a process has the device nodes.
@@ -128,6 +133,8 @@ pub(crate) struct Context {
     connections: Places,
     /// What waits to be sent to all of the member's processes.
     outboxes: Tally,
+    /// Descriptors that were sent to them, and are unread.
+    in_flight: Rc<InFlight>,
     /// What is being vetted: it outlives the session that asked.
     vetting: vet::Desk,
     /// What the sidecar keeps for the next daemon.
@@ -295,6 +302,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
+    let in_flight = shared.in_flight;
     let inspector = Inspector::new(shared.workers.clone(), spec.member.0, Rc::clone(&buffer));
     let context = Rc::new_cyclic(|this| Context {
         spec,
@@ -305,7 +313,8 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         newcomers,
         connections: Places::default(),
         outboxes: Tally::default(),
-        vetting: vet::Desk::new(),
+        in_flight: InFlight::new(in_flight),
+        vetting: vet::Desk::new(in_flight),
         keepsakes: Keepsakes::default(),
         offers: slot::Offers::default(),
         absent: Absent::default(),

@@ -9,8 +9,9 @@
 //! its processes, whatever pod they are in. Once they are more than the sender's `RLIMIT_NOFILE`, packets with
 //! descriptors are refused with `ETOOMANYREFS`, unless the sender has `CAP_SYS_RESOURCE` or `CAP_SYS_ADMIN`. That may
 //! be somebody else's doing and passes, so it counts as "no room": no connection ends by it, and those that wait try
-//! again every [`limits::IN_FLIGHT_PAUSE_MS`]. What remains: who parks descriptors delays others of the same user for
-//! as long as they are parked. Only a cap on what each member has in flight would end that; there is none yet.
+//! again every [`limits::IN_FLIGHT_PAUSE_MS`]. The daemon caps what each member may leave unread of what it sends. What
+//! remains: another program of the daemon's user that parks descriptors delays what has to bring one, for as long as
+//! they are parked. So the daemon's user should be nobody else's.
 
 use std::io;
 use std::mem::MaybeUninit;

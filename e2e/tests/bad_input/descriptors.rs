@@ -36,7 +36,7 @@ fn memory_of(grant: &Grant) -> anyhow::Result<(DeviceUuid, Shared)> {
 }
 
 /// The bytes of a publish of so many vmm buffers.
-fn publish_bytes(items: usize) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn publish_bytes(items: usize) -> anyhow::Result<Vec<u8>> {
     let item = |i| vmm(&format!("b{i}"), DeviceUuid::from_bytes([1; 16]), BYTES, null()?);
     let body = ClientBody::Publish((0..items).map(item).collect::<Result<_, _>>()?);
     Ok(encode_client(&ClientMessage { request: 2, body }).bytes)
@@ -56,13 +56,13 @@ fn limit_for(pid: u32, more: usize) -> anyhow::Result<u64> {
 }
 
 /// A process that may open only so many more descriptors, until this is dropped.
-struct FewDescriptors {
+pub(crate) struct FewDescriptors {
     pid: Pid,
     before: Rlimit,
 }
 
 impl FewDescriptors {
-    fn of(pid: u32, more: usize) -> anyhow::Result<Self> {
+    pub(crate) fn of(pid: u32, more: usize) -> anyhow::Result<Self> {
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
         let process = Pid::from_raw(i32::try_from(pid)?).context("a process number")?;
         let set = |current| set_limit(process, Rlimit { current: Some(current), maximum });
@@ -87,7 +87,7 @@ impl Drop for FewDescriptors {
 
 /// Sets the limit as the user of that process: root may do so for others only with a capability of its own. The user is
 /// changed for one thread alone, which ends then.
-fn set_limit(process: Pid, limit: Rlimit) -> anyhow::Result<Rlimit> {
+pub(crate) fn set_limit(process: Pid, limit: Rlimit) -> anyhow::Result<Rlimit> {
     use rustix::process::{Gid, Uid};
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata(format!("/proc/{}", process.as_raw_nonzero()))?;

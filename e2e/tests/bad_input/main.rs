@@ -4,14 +4,18 @@
 //! Every test runs the real plugin, real sidecars and a simulated GPU in a directory of its own. While it misbehaves, a
 //! well-behaved pair of pods goes on handing a buffer over; afterwards descriptors and GPU memory are counted.
 
+mod claims;
 mod connections;
 mod daemon;
 mod deaths;
 mod descriptors;
 mod faults;
 mod groups;
+mod in_flight;
 mod leases;
+mod lingering;
 mod packets;
 mod reach;
+mod same_user;
 mod scene;
 mod slow_peers;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -23,6 +23,14 @@ use gpu_handoff_simcuda::dump;
 pub(crate) const BYTES: u64 = 2 << 20;
 /// What the buffers of the well-behaved hold.
 const WORD: u32 = 0x0bad_cafe;
+/// Hand-offs of the pair before a deed, and at least as many beside it.
+const SAMPLE: u64 = 20;
+/// How many times as long the slowest hand-offs beside a deed may take as those before it.
+const SLOWER: u32 = 10;
+/// What they may take in any case: other tests and programs use the same processors.
+const SLOW: Duration = Duration::from_millis(250);
+/// The same where masses of buffers end at once, and nothing was optimised.
+const SLOW_MASSES: Duration = Duration::from_secs(5);
 /// The name under which [`Stage::source`] is published.
 pub(crate) const SOURCE: &str = "source";
 
@@ -61,12 +69,16 @@ pub(crate) struct Stage {
     consumer: Pod,
     /// How often the pair has handed its buffer over.
     rounds: AtomicU64,
+    /// How long that took each time, since the list was last taken.
+    times: Mutex<Vec<Duration>>,
 }
 
 /// A stage with a pair that hands a buffer over.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     pair: Pair,
+    /// What a hand-off of the pair may take in any case.
+    slow: Duration,
 }
 
 struct Pair {
@@ -97,12 +109,29 @@ impl Scene {
         let pod = |name| Pod::start(&node, name, Walls::None);
         let (producer, consumer) = (pod("producer")?, pod("consumer")?);
         let (rough, stranger) = (pod("rough")?, pod("stranger")?);
-        let stage = Stage { rough, stranger, producer, consumer, node, rounds: AtomicU64::new(0) };
-        for pod in [&stage.rough, &stage.stranger] {
+        let stage = Stage {
+            rough,
+            stranger,
+            producer,
+            consumer,
+            node,
+            rounds: AtomicU64::new(0),
+            times: Mutex::default(),
+        };
+        for pod in [&stage.rough, &stage.stranger, &stage.consumer] {
             open_ways(pod, gpus)?;
         }
         let pair = Pair::start(&stage)?;
-        Ok(Self { stage, pair })
+        Ok(Self { stage, pair, slow: SLOW })
+    }
+
+    /// For a deed that has many thousand buffers end at once, which is one step of the registry: without optimisation that
+    /// takes seconds.
+    pub(crate) fn with_masses(mut self) -> Self {
+        if cfg!(debug_assertions) {
+            self.slow = SLOW_MASSES;
+        }
+        self
     }
 
     /// Lets the deed be done while the pair goes on, then counts what is left, and stops everything in good order.
@@ -115,9 +144,9 @@ impl Scene {
     pub(crate) fn act(&mut self, deed: impl FnOnce(&Stage) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let before = self.stage.settled()?;
         let stop = AtomicBool::new(false);
-        let (stage, pair) = (&self.stage, &mut self.pair);
+        let (stage, pair, slow) = (&self.stage, &mut self.pair, self.slow);
         std::thread::scope(|scope| {
-            let good = scope.spawn(|| pair.go_on(&stop, &stage.rounds));
+            let good = scope.spawn(|| pair.go_on(&stop, stage));
             let _stop_at_the_end = SetOnDrop(&stop);
             let more = |count: u64| {
                 let goal = stage.rounds() + count;
@@ -125,13 +154,22 @@ impl Scene {
                     Ok((stage.rounds() >= goal || good.is_finished()).then_some(()))
                 })
             };
-            more(1)?;
+            more(SAMPLE)?;
+            let before = stage.slowest();
             let outcome = deed(stage);
             more(2)?;
+            let beside = stage.slowest();
             stop.store(true, Ordering::Relaxed);
             let paired = good.join().map_err(|_| anyhow::anyhow!("the well-behaved pair panicked"))?;
             outcome?;
-            paired.context("the well-behaved pair was disturbed")
+            paired.context("the well-behaved pair was disturbed")?;
+            println!("the pair's slowest hand-offs: {before:?} before the deed, {beside:?} beside it");
+            let bound = slow.max(before * SLOWER);
+            ensure!(
+                beside <= bound,
+                "the pair's hand-offs took {beside:?} beside the deed, {before:?} before"
+            );
+            Ok(())
         })
         .with_context(|| format!("the plugin's log ends with:\n{}", self.stage.log_tail()))?;
         self.stage.wait_for_no_more_than(&before)
@@ -163,18 +201,18 @@ impl Scene {
 
     /// Stops the plugin while everybody is still there.
     pub(crate) fn stop_plugin_first(self) -> anyhow::Result<()> {
-        let Self { stage, pair } = self;
+        let Self { stage, pair, .. } = self;
         stage.node.stop()?;
         pair.producer.finish()?;
         pair.consumer.finish()
     }
 
     fn stop(self, rough_too: bool) -> anyhow::Result<()> {
-        let Self { stage, pair } = self;
+        let Self { stage, pair, .. } = self;
         pair.producer.finish()?;
         pair.consumer.finish()?;
         stage.wait_for_free_memory()?;
-        let Stage { node, rough, stranger, producer, consumer, rounds: _ } = stage;
+        let Stage { node, rough, stranger, producer, consumer, .. } = stage;
         for pod in [stranger, producer, consumer] {
             pod.stop()?;
         }
@@ -204,10 +242,12 @@ impl Pair {
         Ok(pair)
     }
 
-    fn go_on(&mut self, stop: &AtomicBool, rounds: &AtomicU64) -> anyhow::Result<()> {
+    fn go_on(&mut self, stop: &AtomicBool, stage: &Stage) -> anyhow::Result<()> {
         while !stop.load(Ordering::Relaxed) {
+            let begin = Instant::now();
             self.hand_over()?;
-            rounds.fetch_add(1, Ordering::Relaxed);
+            stage.times.lock().unwrap_or_else(PoisonError::into_inner).push(begin.elapsed());
+            stage.rounds.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -234,6 +274,21 @@ impl Stage {
     /// How often the pair has handed its buffer over.
     pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// The 99th percentile of what the pair's hand-offs took since this was asked last, but for so few the second slowest:
+    /// one hand-off alone may have met with another program.
+    fn slowest(&self) -> Duration {
+        let mut times = std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner));
+        times.sort_unstable();
+        let above = (times.len() / 100).max(1);
+        times.iter().rev().nth(above).or(times.last()).copied().unwrap_or_default()
+    }
+
+    /// Waits until the pair has handed its buffer over often enough to tell whether it is disturbed.
+    pub(crate) fn sample(&self) -> anyhow::Result<()> {
+        let goal = self.rounds() + SAMPLE;
+        eventually("the well-behaved pair goes on", || Ok(self.rounds() >= goal))
     }
 
     /// An application of a pod that has connected.

@@ -94,7 +94,7 @@ fn a_client_that_never_reads_its_answers() -> anyhow::Result<()> {
 #[test]
 fn a_watcher_that_does_not_read() -> anyhow::Result<()> {
     const MANY: usize = 16_000;
-    Scene::start()?.run(|stage| {
+    Scene::start()?.with_masses().run(|stage| {
         let mut watcher = Client::greeted(stage.rough.socket())?;
         let watch = watcher.begin(ClientBody::Watch)?;
         snapshot(&mut watcher, watch)?;
@@ -125,7 +125,7 @@ fn a_watcher_that_does_not_read() -> anyhow::Result<()> {
 #[test]
 fn a_watch_of_as_many_buffers_as_two_members_may_publish() -> anyhow::Result<()> {
     const MOST: usize = 16_384;
-    Scene::start()?.run(|stage| {
+    Scene::start()?.with_masses().run(|stage| {
         let mut one = Client::greeted(stage.rough.socket())?;
         publish_many(&mut one, "one", MOST, 0)?;
         // As a guest of a pod that holds two buffers of its own now and then.

@@ -9,15 +9,29 @@ use gpu_handoff_protocol::message::RequestId;
 
 use crate::limits;
 
-/// Bytes that wait in several outboxes together.
+/// What waits in several outboxes together.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tally(Rc<Cell<usize>>);
+pub(super) struct Tally(Rc<Cell<Load>>);
+
+/// What waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Load {
+    bytes: usize,
+    descriptors: usize,
+}
+
+impl Tally {
+    /// Descriptors that wait.
+    pub(super) fn descriptors(&self) -> usize {
+        self.0.get().descriptors
+    }
+}
 
 /// Packets that the peer's queue had no room for.
 #[derive(Debug)]
 pub(super) struct Outbox {
     packets: VecDeque<Outgoing>,
-    bytes: usize,
+    load: Load,
     of_member: Tally,
     overflown: HashSet<RequestId>,
 }
@@ -37,7 +51,12 @@ pub(super) enum Queued {
 
 impl Outbox {
     pub(super) fn new(of_member: &Tally) -> Self {
-        Self { packets: VecDeque::new(), bytes: 0, of_member: of_member.clone(), overflown: HashSet::new() }
+        Self {
+            packets: VecDeque::new(),
+            load: Load::default(),
+            of_member: of_member.clone(),
+            overflown: HashSet::new(),
+        }
     }
 
     /// Queues a packet; `watch` is the watch's request where it is an event of one. Half of the room is for events.
@@ -52,20 +71,25 @@ impl Outbox {
             _ if !self.has_room(bytes, 1) => return Queued::NoRoom,
             _ => {}
         }
-        self.count(self.bytes + bytes);
+        let Load { bytes: before, descriptors } = self.load;
+        self.count(Load { bytes: before + bytes, descriptors: descriptors + packet.descriptors.len() });
         self.packets.push_back(packet);
         Queued::Yes
     }
 
     /// Whether so much more fits into this part of the room.
     fn has_room(&self, bytes: usize, part: usize) -> bool {
-        self.bytes + bytes <= limits::OUTBOX_BYTES / part
-            && self.of_member.0.get() + bytes <= limits::OUTBOXES_BYTES / part
+        self.load.bytes + bytes <= limits::OUTBOX_BYTES / part
+            && self.of_member.0.get().bytes + bytes <= limits::OUTBOXES_BYTES / part
     }
 
-    fn count(&mut self, bytes: usize) {
-        self.of_member.0.set(self.of_member.0.get() - self.bytes + bytes);
-        self.bytes = bytes;
+    fn count(&mut self, now: Load) {
+        let all = self.of_member.0.get();
+        self.of_member.0.set(Load {
+            bytes: all.bytes - self.load.bytes + now.bytes,
+            descriptors: all.descriptors - self.load.descriptors + now.descriptors,
+        });
+        self.load = now;
     }
 
     pub(super) fn first(&self) -> Option<&Outgoing> {
@@ -74,7 +98,11 @@ impl Outbox {
 
     pub(super) fn first_is_sent(&mut self) {
         if let Some(packet) = self.packets.pop_front() {
-            self.count(self.bytes - cost(&packet));
+            let Load { bytes, descriptors } = self.load;
+            self.count(Load {
+                bytes: bytes - cost(&packet),
+                descriptors: descriptors - packet.descriptors.len(),
+            });
         }
     }
 
@@ -90,7 +118,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.count(0);
+        self.count(Load::default());
     }
 }
 
@@ -139,6 +167,6 @@ mod tests {
         outboxes.remove(0);
         assert_eq!(outboxes[1].push(packet(2), None), Queued::Yes);
         outboxes.clear();
-        assert_eq!(of_member.0.get(), 0);
+        assert_eq!(of_member.0.get(), Load::default());
     }
 }

@@ -14,12 +14,12 @@ use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, ClientBody, ClientMessage, EndReason, RequestId, Version, Welcome,
 };
 use gpu_handoff_protocol::receipt::ProcessKey;
-use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{Instrument, debug, info, info_span};
 
+use super::in_flight::Line;
 use super::outbox::{Outbox, Queued, Tally};
 use super::{Context, Newcomer, restore, slot};
 use crate::identity::Process;
@@ -27,7 +27,7 @@ use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
 pub(super) struct Peer {
-    connection: AsyncSeqPacket,
+    connection: Rc<Line>,
     /// Whose it is.
     process: ProcessKey,
     outbox: RefCell<Outbox>,
@@ -38,7 +38,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn new(connection: AsyncSeqPacket, process: ProcessKey, of_member: &Tally) -> Self {
+    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally) -> Self {
         let outbox = RefCell::new(Outbox::new(of_member));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
         Self { connection, process, outbox, overflown, stirred, ended }
@@ -109,12 +109,19 @@ impl Peer {
 /// Serves a connection from its hello to its end.
 pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
     let Newcomer { connection, process, place: _place } = newcomer;
+    let connection = Line::new(connection, &context.in_flight);
+    converse(&context, &connection, process).await;
+    // What it has not read stays in flight, and its place is taken, until its end is closed.
+    connection.is_read().await;
+}
+
+async fn converse(context: &Rc<Context>, connection: &Rc<Line>, process: Process) {
     let id = context.new_session_id();
-    let peer = Rc::new(Peer::new(connection, process.key.into(), &context.outboxes));
+    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
-    let _present = Present { id, context: &context, peer: &peer };
-    let session = Session { id, context: &context, peer: &peer, process: &process };
+    let _present = Present { id, context, peer: &peer };
+    let session = Session { id, context, peer: &peer, process: &process };
     session.run().instrument(span).await;
 }
 
@@ -295,6 +302,10 @@ impl Session<'_> {
     fn take(&self, message: ClientMessage) -> Option<(RequestId, Vetting)> {
         let ClientMessage { request, body } = message;
         let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
+        if let Some(refused) = self.too_many_in_flight(&body) {
+            self.peer.say(&BrokerMessage { request, body: refused });
+            return None;
+        }
         let ask = match body {
             ClientBody::Publish(items) => {
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
@@ -326,6 +337,18 @@ impl Session<'_> {
         };
         self.tell(Input::Ask(self.id, request, ask));
         None
+    }
+
+    /// The answer to a request for descriptors, while the member's processes have too many to read.
+    fn too_many_in_flight(&self, body: &ClientBody) -> Option<BrokerBody> {
+        let refusal = || self.context.in_flight.check(self.context.outboxes.descriptors()).err();
+        match body {
+            ClientBody::Acquire { items, .. } => {
+                refusal().map(|r| BrokerBody::Acquired(items.iter().map(|_| Err(r.clone())).collect()))
+            }
+            ClientBody::AcquireSet { .. } => refusal().map(BrokerBody::Refused),
+            _ => None,
+        }
     }
 
     fn tell(&self, input: Input) {

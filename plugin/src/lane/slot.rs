@@ -15,6 +15,7 @@ use gpu_handoff_protocol::{BufferId, Code, PROTOCOL_VERSION, Refusal, limits as 
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::in_flight::Line;
 use super::keepsakes::KeeperId;
 use super::{Context, Newcomer, Place, restore};
 use crate::registry::Input;
@@ -23,17 +24,18 @@ use crate::{identity, limits};
 /// Serves one connection to the slot until it ends or breaks the rules.
 pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
     let socket = match AsyncSeqPacket::new(SeqPacket::from_own(fd)) {
-        Ok(socket) => socket,
+        Ok(socket) => Line::new(socket, &context.in_flight),
         Err(e) => return warn!(error = %e, "a sidecar's connection cannot be watched"),
     };
-    match admit(&context, &socket) {
+    let admitted = admit(&context, &socket);
+    match &admitted {
         Err(refusal) => {
             if let Some(untold) = context.chatter.may_tell() {
                 warn!(%refusal, untold, "connection to the slot refused");
             }
-            say(&socket, 0, SlotBody::Refused(refusal)).await;
+            say(&socket, 0, SlotBody::Refused(refusal.clone())).await;
         }
-        Ok(_place) => {
+        Ok(_) => {
             if let Err(refusal) = converse(&context, &socket).await {
                 if let Some(untold) = context.chatter.may_tell() {
                     warn!(%refusal, untold, "the sidecar's connection ends");
@@ -43,16 +45,19 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
         }
     }
     socket.end();
+    // What it has not read stays in flight, and its place is taken, until its end is closed.
+    socket.is_read().await;
+    drop(admitted);
 }
 
 /// Checks who connected to the slot, and that there is a place.
-fn admit(context: &Context, socket: &AsyncSeqPacket) -> Result<Place, Refusal> {
+fn admit(context: &Context, socket: &Line) -> Result<Place, Refusal> {
     identity::identify_sidecar(socket.as_fd(), context.spec.door)?;
     let limit = limits::SLOT_CONNECTIONS;
     context.slot_connections.take(limit).ok_or_else(|| too_many("connections to the slot", limit as u64))
 }
 
-async fn converse(context: &Rc<Context>, socket: &AsyncSeqPacket) -> Result<(), Refusal> {
+async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
     let hello = timeout(Duration::from_millis(wire::HELLO_MS), next(context, socket)).await;
     let Some(first) = hello.map_err(|_| Refusal::new(Code::HelloExpected))?? else { return Ok(()) };
     let SidecarBody::Hello { version } = first.body else { return Err(Refusal::new(Code::HelloExpected)) };
@@ -99,7 +104,7 @@ impl<'a> Sidecar<'a> {
         Self { context, keeper: context.keepsakes.introduce(), offered: HashSet::new() }
     }
 
-    async fn serve(&mut self, socket: &AsyncSeqPacket, message: SidecarMessage) -> Result<(), Refusal> {
+    async fn serve(&mut self, socket: &Line, message: SidecarMessage) -> Result<(), Refusal> {
         let SidecarMessage { request, body } = message;
         match body {
             SidecarBody::HandOn(fd) => {
@@ -197,7 +202,7 @@ fn not_a_connection(error: &io::Error) -> Refusal {
     Refusal::new(Code::NotAConnection).compared_with("descriptor", "one that can be watched", error)
 }
 
-async fn next(context: &Context, socket: &AsyncSeqPacket) -> Result<Option<SidecarMessage>, Refusal> {
+async fn next(context: &Context, socket: &Line) -> Result<Option<SidecarMessage>, Refusal> {
     let frame: Option<Frame> = socket.recv_in(&context.buffer).await.unwrap_or_else(|e| {
         debug!(error = %e, "receiving from the sidecar failed");
         None
@@ -206,7 +211,7 @@ async fn next(context: &Context, socket: &AsyncSeqPacket) -> Result<Option<Sidec
 }
 
 /// Answers; a sidecar that does not read is one that is gone.
-async fn say(socket: &AsyncSeqPacket, request: u64, body: SlotBody) {
+async fn say(socket: &Line, request: u64, body: SlotBody) {
     let patience = Duration::from_millis(wire::HELLO_MS);
     for packet in codec::encode_slot(&SlotMessage { request, body }) {
         if !matches!(timeout(patience, socket.send(&packet)).await, Ok(Ok(()))) {

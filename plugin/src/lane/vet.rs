@@ -5,7 +5,7 @@
 //! descriptor until the worker has closed its own, so that the last close of a stranger's file, which can block, is
 //! always the lane's.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -30,11 +30,43 @@ pub(super) struct Desk {
     tasks: RefCell<JoinSet<()>>,
     /// The member's share of the worker.
     turns: Arc<Semaphore>,
+    /// Descriptors that wait for their verdict, and how many may.
+    undecided: Rc<Cell<usize>>,
+    limit: usize,
+}
+
+/// Descriptors that wait for their verdict.
+#[derive(Debug)]
+struct Undecided {
+    all: Rc<Cell<usize>>,
+    own: usize,
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.own);
+    }
 }
 
 impl Desk {
-    pub(super) fn new() -> Self {
-        Self { tasks: RefCell::default(), turns: Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER)) }
+    /// As many descriptors may wait for their verdict as `limit` says.
+    pub(super) fn new(limit: usize) -> Self {
+        let turns = Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER));
+        Self { tasks: RefCell::default(), turns, undecided: Rc::default(), limit }
+    }
+
+    /// Counts the descriptors of these items, unless they are too many.
+    fn take_in(&self, items: &[Publication]) -> Result<Undecided, Refusal> {
+        let own = items.iter().filter(|item| matches!(item.carrier, Carrier::Descriptor(_))).count();
+        let found = self.undecided.get() + own;
+        if own > 0 && found > self.limit {
+            let wanted = format!("at most {}", self.limit);
+            return Err(Refusal::new(Code::QuotaInFlight)
+                .compared_with("descriptors that are inspected", wanted, found)
+                .with_remedy("wait for the answers to what was published before publishing more"));
+        }
+        self.undecided.set(found);
+        Ok(Undecided { all: Rc::clone(&self.undecided), own })
     }
 
     /// Begins to vet all items of a packet, and gives their outcomes, in order. Whoever drops the answer leaves no
@@ -51,7 +83,14 @@ impl Desk {
         let mut tasks = self.tasks.borrow_mut();
         // Those that have ended are let go; a task that broke off is answered for below.
         while tasks.try_join_next().is_some() {}
-        tasks.spawn_local(async move { publications(items, boot, &inspector, &turns, asker).await });
+        match self.take_in(&items) {
+            Ok(undecided) => drop(tasks.spawn_local(async move {
+                publications(items, boot, &inspector, &turns, asker).await;
+                drop(undecided);
+            })),
+            // Closed here, in the lane.
+            Err(refusal) => drop(asker.send(items.iter().map(|_| Err(refusal.clone())).collect())),
+        }
         async move { answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(broken_off())).collect()) }
     }
 

@@ -78,8 +78,10 @@ impl Broker {
         loop {
             let replies = tokio::select! {
                 received = self.socket.recv(&mut self.buffer) => {
-                    // Descriptors that come along are nothing that we ask for.
                     let Ok(Some(frame)) = received else { return Ok(()) };
+                    if !frame.descriptors.is_empty() {
+                        return Err(format!("it sent {} descriptors", frame.descriptors.len()));
+                    }
                     match serde_json::from_slice(&frame.bytes) {
                         Ok(FromBroker::Ready) => {
                             self.ready = true;
@@ -163,3 +165,6 @@ fn first_words(config: &Config, place: &Place, gpus: Vec<DeviceUuid>) -> io::Res
 fn packet(word: &FromNode, descriptors: Vec<Arc<OwnedFd>>) -> io::Result<Outgoing> {
     Ok(Outgoing { bytes: serde_json::to_vec(word)?, descriptors })
 }
+
+#[cfg(test)]
+mod tests;
