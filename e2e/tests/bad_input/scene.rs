@@ -29,7 +29,7 @@ const SAMPLE: u64 = 20;
 const SLOWER: u32 = 10;
 /// What they may take in any case: other tests and programs use the same processors.
 const SLOW: Duration = Duration::from_millis(250);
-/// The same where masses of buffers end at once, and nothing was optimised.
+/// The same for [`Scene::with_masses`], where nothing was optimised.
 const SLOW_MASSES: Duration = Duration::from_secs(5);
 /// The name under which [`Stage::source`] is published.
 pub(crate) const SOURCE: &str = "source";
@@ -125,8 +125,8 @@ impl Scene {
         Ok(Self { stage, pair, slow: SLOW })
     }
 
-    /// For a deed that has many thousand buffers end at once, which is one step of the registry: without optimisation that
-    /// takes seconds.
+    /// For a deed that has many thousand buffers end at once, which is one step of the registry, or that itself keeps all
+    /// processors busy: without optimisation that takes seconds.
     pub(crate) fn with_masses(mut self) -> Self {
         if cfg!(debug_assertions) {
             self.slow = SLOW_MASSES;

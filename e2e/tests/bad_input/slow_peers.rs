@@ -171,7 +171,7 @@ fn flood(stage: &Stage, ask: impl Fn(&mut Client) -> anyhow::Result<()> + Sync) 
 
 #[test]
 fn a_flood_of_requests() -> anyhow::Result<()> {
-    Scene::start()?.run(|stage| {
+    Scene::start()?.with_masses().run(|stage| {
         let alone = {
             let (begin, rounds) = (Instant::now(), stage.rounds());
             eventually("the pair goes on", || Ok(stage.rounds() >= rounds + 10))?;
