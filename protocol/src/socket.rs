@@ -283,8 +283,16 @@ pub(crate) enum Sent {
 /// Sends one packet without waiting.
 pub(crate) fn try_send(socket: BorrowedFd<'_>, packet: &Outgoing) -> io::Result<Sent> {
     let fds: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(fds.len()))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
+    // Most packets carry one descriptor or none.
+    let (mut few, mut many) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], Vec::new());
+    let space: &mut [MaybeUninit<u8>] = match fds.len() {
+        0 | 1 => &mut few,
+        more => {
+            many.resize(rustix::cmsg_space!(ScmRights(more)), MaybeUninit::uninit());
+            &mut many
+        }
+    };
+    let mut control = SendAncillaryBuffer::new(space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
