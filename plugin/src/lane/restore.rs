@@ -108,17 +108,33 @@ pub(super) struct Absent {
 }
 
 impl Absent {
-    /// Watches a process; its end is told to the registry as that of `holder`.
+    /// Watches a process; its end is told to the registry as that of `holder`. One that has ended already is told before
+    /// whoever showed its receipts hears of them, so that nobody is given what it had.
     pub(super) fn watch(&self, context: &Rc<Context>, holder: SessionId, process: ProcessKey) {
+        let lane = Rc::clone(context);
+        let end = move || {
+            info!(pid = process.pid, "a process that had not reattached has ended");
+            lane.tell(Input::SessionEnded(holder, EndReason::OwnerDied));
+        };
+        let found = match identity::reopen(process.into()) {
+            Ok(found) => found,
+            Err(ReopenError::Gone { wanted, found }) => {
+                debug!(%wanted, found, "a process is gone");
+                return end();
+            }
+            Err(error) => {
+                // Only its deadline will tell.
+                let error = &error as &dyn std::error::Error;
+                warn!(error, "a process that has not reattached cannot be watched");
+                return;
+            }
+        };
         let mut tasks = self.tasks.borrow_mut();
         // Those that have ended are let go.
         while tasks.try_join_next().is_some() {}
-        let lane = Rc::clone(context);
         let task = tasks.spawn_local(async move {
-            if has_ended(process).await {
-                info!(pid = process.pid, "a process that had not reattached has ended");
-                lane.tell(Input::SessionEnded(holder, EndReason::OwnerDied));
-            }
+            found.died().await;
+            end();
         });
         self.watched.borrow_mut().insert(holder, task);
     }
@@ -134,26 +150,5 @@ impl Absent {
     pub(super) async fn finish(&self) {
         let mut tasks = self.tasks.take();
         tasks.shutdown().await;
-    }
-}
-
-/// Comes back when the process has ended; `false`: that cannot be told, and only its deadline will.
-async fn has_ended(process: ProcessKey) -> bool {
-    match identity::reopen(process.into()) {
-        Ok(process) => {
-            process.died().await;
-            true
-        }
-        Err(ReopenError::Gone { wanted, found }) => {
-            debug!(%wanted, found, "a process is gone");
-            true
-        }
-        Err(error) => {
-            warn!(
-                error = &error as &dyn std::error::Error,
-                "a process that has not reattached cannot be watched"
-            );
-            false
-        }
     }
 }
