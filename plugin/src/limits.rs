@@ -13,8 +13,9 @@ pub const OUTBOX_BYTES: usize = 32 << 20;
 pub const OUTBOXES_BYTES: usize = 64 << 20;
 /// What a packet that waits takes beside its own bytes, in bytes.
 pub const WAITING_PACKET_BYTES: usize = 128;
-/// What a descriptor in a packet that waits counts as, in bytes: it may be the last one of a buffer that is over.
-pub const WAITING_DESCRIPTOR_BYTES: usize = 4 << 10;
+/// What a descriptor in a packet that waits counts as, in bytes: it may be the last one of a buffer that is over. So little
+/// that a set of all buffers that a member may have fits into an outbox, where their metadata is short.
+pub const WAITING_DESCRIPTOR_BYTES: usize = 1 << 10;
 /// Descriptors that one member may have in flight (sent to its processes and its sidecar, and not yet read); more wait
 /// before they are sent, and a process that acquires meanwhile is refused. As many may come from it and wait for their
 /// verdict.
@@ -23,7 +24,9 @@ pub const IN_FLIGHT_OF_MEMBER: u64 = 1_024;
 pub const IN_FLIGHT_SHARE: u64 = 16;
 /// What the kernel spends on a packet that is not read, at least, beside its own bytes.
 pub const PACKET_OVERHEAD_BYTES: usize = 512;
-/// How often it is looked whether there is room in flight again, or what was sent on a connection that is over was read.
+/// After what time it is looked whether there is room in flight again; doubled each time, up to [`IN_FLIGHT_PAUSE`].
+pub const IN_FLIGHT_FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked in the end whether there is room in flight again, or what was sent on a connection that is over was read.
 pub const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(20);
 /// Lines that one member can have written to the log at once, of what it can cause without limit.
 pub const LOG_BURST: u32 = 256;

@@ -3,13 +3,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use gpu_handoff_e2e::rough::{Client, Sidecar, vmm};
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, SidecarBody, Target, Wanted};
-use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_protocol::{Code, Refusal, SetPart};
 
 use crate::scene::{BYTES, SOURCE, Scene, Stage, device, eventually, expect_code};
 
@@ -124,6 +124,36 @@ fn a_sidecar_that_does_not_read_what_it_is_to_keep() -> anyhow::Result<()> {
         drop(deaf);
         eventually("its pod is given buffers again", || Ok(!is_refused(stage)?))?;
         drop((client, grant));
+        source.finish()
+    })
+}
+
+/// What is more than the share as a whole comes bit by bit, as it is read.
+#[test]
+fn a_set_of_more_buffers_than_the_share() -> anyhow::Result<()> {
+    const TOTAL: u32 = 2_048;
+    Scene::start()?.with_masses().run(|stage| {
+        let source = stage.source()?;
+        let (mut owner, grant) = stage.with_memory()?;
+        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
+        for first in (0..TOTAL).step_by(MESSAGE_ITEMS) {
+            let item = |i| vmm(&format!("{first}-{i}"), device(0), BYTES, memory.clone());
+            let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
+            let part = SetPart { name: "large".parse()?, total: TOTAL, first };
+            match owner.ask(ClientBody::PublishSet { part, items })? {
+                BrokerBody::Published(outcomes) if outcomes.iter().all(Result::is_ok) => {}
+                other => anyhow::bail!("{other:?}"),
+            }
+        }
+        let mut reader = Client::greeted(stage.rough.socket())?;
+        let (name, begin) = ("large".parse()?, Instant::now());
+        let ask = ClientBody::AcquireSet { name, newer_than: 0, wait: Duration::ZERO, device: None };
+        match reader.ask(ask)? {
+            BrokerBody::AcquiredSet { grants, .. } => assert_eq!(grants.len(), TOTAL as usize),
+            other => anyhow::bail!("{other:?}"),
+        }
+        println!("{TOTAL} descriptors were read in {:?}", begin.elapsed());
+        drop((reader, owner, grant));
         source.finish()
     })
 }

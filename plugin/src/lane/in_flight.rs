@@ -136,11 +136,13 @@ impl Line {
         if packet.descriptors.is_empty() {
             return self.connection.send(packet).await;
         }
+        let mut pause = limits::IN_FLIGHT_FIRST_PAUSE;
         let room = loop {
             match self.of_member.reserve(packet.descriptors.len()) {
                 Some(room) => break room,
-                None => sleep(limits::IN_FLIGHT_PAUSE).await,
+                None => sleep(pause).await,
             }
+            pause = limits::IN_FLIGHT_PAUSE.min(pause * 2);
         };
         self.connection.send(packet).await?;
         self.note(packet, room);
