@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_client::{Acquire, Client, Lease, Published};
+use gpu_handoff_cuda::raw::Raw;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use serde::{Deserialize, Serialize};
@@ -94,9 +95,24 @@ fn produce_fresh(client: &Client, plan: &Plan, kind: MemoryKind, bytes: u64) -> 
         let published = client.publish(memory.as_buffer(&plan.name(round))?)?;
         times.driver_us.push(micros(published.took().exported));
         next(&peer, &mut buffer)?; // The consumer has given it back.
+        let free = free_memory()?;
         published.retire(Duration::ZERO)?;
+        drop(memory);
+        if kind == MemoryKind::Vmm {
+            // As the raw driver's rounds do, which free all of theirs before the next begins: whoever closes the last
+            // descriptor frees the memory, and the driver makes everybody else's calls wait for that.
+            crate::wait::until(WAIT, "the memory is back", || {
+                Ok((free_memory()? >= free + bytes).then_some(()))
+            })?;
+        }
     }
     Ok(times)
+}
+
+/// Free memory of the current context's device, in bytes.
+fn free_memory() -> anyhow::Result<u64> {
+    let (free, _) = Raw::load()?.mem_info().map_err(|status| anyhow::anyhow!("cuMemGetInfo: {status:?}"))?;
+    Ok(free)
 }
 
 /// Publishes all that the consumer will ask for, and waits for its end.
