@@ -32,7 +32,10 @@
 //! - **Your context is used, none is made.** Publishing and acquiring run in the CUDA context that is current on the
 //!   calling thread. The driver is loaded on the first of them, not before.
 //! - **The calls block**, each with a deadline. There is no runtime to bring along; one background thread listens for
-//!   the node's news while nobody calls, and sleeps otherwise.
+//!   the node's news while nobody calls, and sleeps otherwise. With the first timeline come two more, which set streams
+//!   free and unmap.
+//! - **The node's daemon may be replaced** under a client: it connects again and has its leases and publications restored, and
+//!   calls wait meanwhile; see [`Client`].
 //! - **A "no" explains itself.** [`ClientError::Refused`] carries a stable [`Code`], what was compared, and a remedy.
 //! - **Read-only is a promise** of the importing library: CUDA gives the publisher no means to enforce it.
 
