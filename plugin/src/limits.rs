@@ -22,6 +22,8 @@ pub const WAITING_DESCRIPTOR_BYTES: usize = 1 << 10;
 pub const IN_FLIGHT_OF_MEMBER: u64 = 1_024;
 /// At most this part of what the daemon may have open at all: as many may be in flight of all its user's processes.
 pub const IN_FLIGHT_SHARE: u64 = 16;
+/// How long a process that acquires waits for room in flight, which a sibling that reads much makes soon.
+pub const IN_FLIGHT_PATIENCE: Duration = Duration::from_secs(1);
 /// What the kernel spends on a packet that is not read, at least, beside its own bytes.
 pub const PACKET_OVERHEAD_BYTES: usize = 512;
 /// After what time it is looked whether there is room in flight again; doubled each time, up to [`IN_FLIGHT_PAUSE`].

@@ -70,7 +70,8 @@ fn a_process_that_does_not_read_what_it_is_given() -> anyhow::Result<()> {
         let first = refused.first().context("a refusal")?;
         expect_code(first, Code::QuotaInFlight);
         let limit: usize = first.compared()[0].wanted.trim_start_matches("fewer than ").parse()?;
-        assert!((limit..limit + MESSAGE_ITEMS).contains(&granted), "{granted} granted, {limit} allowed");
+        // What it asked for last found room while it read.
+        assert!(granted >= limit, "{granted} granted, {limit} allowed");
         assert_eq!(granted + refused.len(), MANY);
         ensure!(!is_refused(stage)?, "the pod is refused though everything was read");
         drop(deaf);
@@ -148,12 +149,18 @@ fn a_set_of_more_buffers_than_the_share() -> anyhow::Result<()> {
         let mut reader = Client::greeted(stage.rough.socket())?;
         let (name, begin) = ("large".parse()?, Instant::now());
         let ask = ClientBody::AcquireSet { name, newer_than: 0, wait: Duration::ZERO, device: None };
-        match reader.ask(ask)? {
+        let request = reader.begin(ask)?;
+        // Another process of the pod asks meanwhile, and is not refused for what is about to be read.
+        let mut sibling = Client::greeted(stage.rough.socket())?;
+        let asked = sibling.begin(leases(1)?)?;
+        match reader.answer(request)? {
             BrokerBody::AcquiredSet { grants, .. } => assert_eq!(grants.len(), TOTAL as usize),
             other => anyhow::bail!("{other:?}"),
         }
         println!("{TOTAL} descriptors were read in {:?}", begin.elapsed());
-        drop((reader, owner, grant));
+        let (granted, refused) = outcomes(&mut sibling, asked)?;
+        ensure!(granted == 1, "{refused:?}");
+        drop((reader, sibling, owner, grant));
         source.finish()
     })
 }

@@ -17,8 +17,9 @@ use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{Code, Refusal};
 use gpu_handoff_sys::options;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use super::outbox::Tally;
 use crate::limits;
 
 /// How many descriptors one member may have in flight, where the daemon may have so many open.
@@ -59,6 +60,17 @@ impl InFlight {
             found => {
                 let wanted = format!("fewer than {}", self.limit);
                 Err(Refusal::new(Code::QuotaInFlight).compared_with("unread descriptors", wanted, found))
+            }
+        }
+    }
+
+    /// Waits until further ones may be promised, but not for long.
+    pub(super) async fn room(&self, waiting: &Tally) -> Result<(), Refusal> {
+        let until = Instant::now() + limits::IN_FLIGHT_PATIENCE;
+        loop {
+            match self.check(waiting.descriptors()) {
+                Err(_) if Instant::now() < until => sleep(limits::IN_FLIGHT_PAUSE).await,
+                outcome => return outcome,
             }
         }
     }

@@ -160,7 +160,18 @@ fn refused(request: RequestId, refusal: Refusal) -> BrokerMessage {
     BrokerMessage { request, body: BrokerBody::Refused(refusal) }
 }
 
-type Vetting = Pin<Box<dyn Future<Output = Ask>>>;
+/// The answer to a request for descriptors, while the member's processes have too many to read.
+fn too_many_in_flight(ask: &Ask, refusal: &Refusal) -> BrokerBody {
+    match ask {
+        Ask::Acquire { items, .. } => {
+            BrokerBody::Acquired(items.iter().map(|_| Err(refusal.clone())).collect())
+        }
+        _ => BrokerBody::Refused(refusal.clone()),
+    }
+}
+
+/// What has to be done before the registry is asked; or the answer, where it is not asked at all.
+type Vetting = Pin<Box<dyn Future<Output = Result<Ask, BrokerBody>>>>;
 
 struct Session<'a> {
     id: SessionId,
@@ -246,7 +257,10 @@ impl Session<'_> {
                 }
                 ask = async { match &mut vetting { Some((_, v)) => v.await, None => std::future::pending().await } } => {
                     if let Some((request, _)) = vetting.take() {
-                        self.tell(Input::Ask(self.id, request, ask));
+                        match ask {
+                            Ok(ask) => self.tell(Input::Ask(self.id, request, ask)),
+                            Err(body) => self.peer.say(&BrokerMessage { request, body }),
+                        }
                     }
                 }
                 () = self.peer.stirred.notified() => {
@@ -302,20 +316,16 @@ impl Session<'_> {
     fn take(&self, message: ClientMessage) -> Option<(RequestId, Vetting)> {
         let ClientMessage { request, body } = message;
         let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
-        if let Some(refused) = self.too_many_in_flight(&body) {
-            self.peer.say(&BrokerMessage { request, body: refused });
-            return None;
-        }
         let ask = match body {
             ClientBody::Publish(items) => {
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
                 let vetted = self.context.vetting.begin(items, boot, inspector);
-                return Some((request, Box::pin(async move { Ask::Publish(vetted.await) })));
+                return Some((request, Box::pin(async move { Ok(Ask::Publish(vetted.await)) })));
             }
             ClientBody::PublishSet { part, items } => {
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
                 let vetted = self.context.vetting.begin(items, boot, inspector);
-                return Some((request, Box::pin(async move { Ask::PublishSet(part, vetted.await) })));
+                return Some((request, Box::pin(async move { Ok(Ask::PublishSet(part, vetted.await)) })));
             }
             ClientBody::AcquireSet { name, newer_than, wait, device } => {
                 Ask::AcquireSet { wanted: WantedSet { name, newer_than, device }, until: after(wait) }
@@ -328,27 +338,36 @@ impl Session<'_> {
             ClientBody::Reattach(claims) => {
                 let shown =
                     restore::check(self.context, claims.into_iter().map(restore::Item::from).collect());
-                return Some((request, Box::pin(async move { Ask::Reattach(shown.await) })));
+                return Some((request, Box::pin(async move { Ok(Ask::Reattach(shown.await)) })));
             }
             ClientBody::Hello { .. } => {
                 self.refuse(&Refusal::new(Code::HelloExpected).compared_with("hello", "one", "a second"));
                 return None;
             }
         };
-        self.tell(Input::Ask(self.id, request, ask));
+        let mut ask = Some(ask);
+        if let Some(waiting) = self.wait_for_room(&mut ask) {
+            return Some((request, waiting));
+        }
+        ask.into_iter().for_each(|ask| self.tell(Input::Ask(self.id, request, ask)));
         None
     }
 
-    /// The answer to a request for descriptors, while the member's processes have too many to read.
-    fn too_many_in_flight(&self, body: &ClientBody) -> Option<BrokerBody> {
-        let refusal = || self.context.in_flight.check(self.context.outboxes.descriptors()).err();
-        match body {
-            ClientBody::Acquire { items, .. } => {
-                refusal().map(|r| BrokerBody::Acquired(items.iter().map(|_| Err(r.clone())).collect()))
-            }
-            ClientBody::AcquireSet { .. } => refusal().map(BrokerBody::Refused),
-            _ => None,
+    /// Waits for room in flight, where a request for descriptors finds none.
+    fn wait_for_room(&self, ask: &mut Option<Ask>) -> Option<Vetting> {
+        let (in_flight, waiting) = (&self.context.in_flight, &self.context.outboxes);
+        match ask {
+            Some(Ask::Acquire { .. } | Ask::AcquireSet { .. }) => {}
+            _ => return None,
         }
+        in_flight.check(waiting.descriptors()).err()?;
+        let (in_flight, waiting, ask) = (Rc::clone(in_flight), waiting.clone(), ask.take()?);
+        Some(Box::pin(async move {
+            match in_flight.room(&waiting).await {
+                Ok(()) => Ok(ask),
+                Err(refusal) => Err(too_many_in_flight(&ask, &refusal)),
+            }
+        }))
     }
 
     fn tell(&self, input: Input) {
