@@ -138,9 +138,17 @@ impl Orders {
 
     /// The line of a timeline in a context, if there is one.
     pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Line>> {
-        let state = self.lock();
-        let mut lines = state.lines.get(&id)?.iter().filter_map(Weak::upgrade);
-        lines.find(|line| line.context == context)
+        let lines: Vec<Arc<Line>> = self.lock().lines.get(&id)?.iter().filter_map(Weak::upgrade).collect();
+        let mut found = None;
+        for line in lines {
+            if line.context == context {
+                found = Some(line);
+            } else {
+                // Perhaps the last hold on it: dropping it locks the connection, and unmaps.
+                drop(self.discard(Trash::Line(line)));
+            }
+        }
+        found
     }
 
     /// A buffer was published with an order. What was heard of its seats before is remembered.
