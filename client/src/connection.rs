@@ -134,6 +134,8 @@ impl Connection {
         let started = Instant::now();
         let request = self.lock()?.number();
         let packet = slot.packet(request);
+        // Where the connection has ended the slot is dropped with it locked, but not the memory.
+        let _kept = slot.kept.clone();
         let socket = self.lock()?.open(request, slot)?;
         let fault = match socket.map_or(Ok(()), |socket| send(&socket, &packet)) {
             Ok(()) => None,
@@ -208,13 +210,17 @@ impl Connection {
     /// Forgets a request. What comes for it, or has come, is given back: leases are released, buffers retired.
     fn abandon(&self, request: RequestId, was_sent: bool) {
         let Ok(mut state) = self.state.lock() else { return };
-        if state.close(request, was_sent, &*self.sink) && was_sent {
+        let (is_open, slot) = state.close(request, was_sent, &*self.sink).unzip();
+        if is_open == Some(true) && was_sent {
             state.unsent.cancel(request);
         }
         if state.sweep {
             self.wake_listener(&mut state);
         }
         self.flush(&mut state);
+        drop(state);
+        // It may hold the last hold on memory.
+        drop(slot);
     }
 
     /// A publication of ours was retired: its memory need not be exported again.

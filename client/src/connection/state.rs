@@ -149,21 +149,27 @@ impl State {
         self.slots.get_mut(&request)
     }
 
-    /// Closes a request and gives back what came for it. True: the node still works on it.
-    pub(super) fn close(&mut self, request: RequestId, was_sent: bool, sink: &dyn Sink) -> bool {
-        let Some(slot) = self.slots.remove(&request) else { return false };
+    /// Closes a request and gives back what came for it. True: the node still works on it. The slot is to be dropped
+    /// after unlocking: it may hold memory, which the driver frees, and descriptors.
+    pub(super) fn close(
+        &mut self,
+        request: RequestId,
+        was_sent: bool,
+        sink: &dyn Sink,
+    ) -> Option<(bool, Slot)> {
+        let slot = self.slots.remove(&request)?;
         // Where this broker was not asked, there is nothing to cancel, but a release is still to be told.
         let was_asked = !self.to_ask.contains(&request);
-        let open = match slot.content {
+        let open = match &slot.content {
             // An answer that was taken leaves nothing behind: the request is over.
             Content::Answer { so_far, whole } => {
-                so_far.into_iter().for_each(|body| self.turn_down(body, Some(sink)));
-                match slot.body {
+                so_far.iter().for_each(|body| self.turn_down(body, Some(sink)));
+                match &slot.body {
                     ClientBody::Release(leases) if !whole && was_sent => {
                         if was_asked {
-                            self.unsent.release_sent(request, leases);
+                            self.unsent.release_sent(request, leases.clone());
                         } else {
-                            leases.into_iter().for_each(|lease| self.unsent.release(lease));
+                            leases.iter().for_each(|lease| self.unsent.release(*lease));
                         }
                         false
                     }
@@ -172,17 +178,17 @@ impl State {
             }
             Content::Events(events) => events.open,
         };
-        open && was_asked && self.end.is_none()
+        Some((open && was_asked && self.end.is_none(), slot))
     }
 
     /// Gives back what nobody takes.
-    fn turn_down(&mut self, body: BrokerBody, known_to: Option<&dyn Sink>) {
+    fn turn_down(&mut self, body: &BrokerBody, known_to: Option<&dyn Sink>) {
         match body {
             BrokerBody::Acquired(items) => self.give_back(items.iter().flatten(), known_to),
             BrokerBody::AcquiredSet { grants, .. } => self.give_back(grants.iter(), known_to),
             BrokerBody::Published(outcomes) => {
                 outcomes.iter().flatten().for_each(|it| self.claims.disown(it.id));
-                self.unsent.retire_all(&outcomes);
+                self.unsent.retire_all(outcomes);
             }
             _ => {}
         }
@@ -208,7 +214,7 @@ impl State {
             // An answer that nobody waits for any more.
             let released = self.unsent.answered(request);
             self.claims.released(&released);
-            self.turn_down(body, None);
+            self.turn_down(&body, None);
             return None;
         };
         match &mut slot.content {
@@ -264,7 +270,7 @@ impl State {
         for request in asked {
             let Some(so_far) = self.slots.get_mut(&request).and_then(Slot::ask_again) else { continue };
             self.to_ask.push_back(request);
-            so_far.into_iter().for_each(|body| self.turn_down(body, Some(sink)));
+            so_far.iter().for_each(|body| self.turn_down(body, Some(sink)));
         }
         self.unsent.again();
     }
@@ -358,7 +364,7 @@ mod tests {
             BrokerMessage { request, body: BrokerBody::Published(vec![Ok(receipt)]) }
         };
         assert!(state.dispatch(part(1), true, &memory).is_none());
-        assert!(state.close(request, true, &memory), "the node still works on it");
+        assert!(state.close(request, true, &memory).unwrap().0, "the node still works on it");
         assert!(state.dispatch(part(2), false, &memory).is_none());
         for random in [1, 2] {
             let revoked = state.unsent.first();
@@ -366,5 +372,20 @@ mod tests {
             state.unsent.sent(1);
         }
         assert!(state.unsent.first().is_none());
+    }
+
+    #[test]
+    fn what_an_unanswered_publication_kept_outlives_the_lock() {
+        let (socket, _peer) = SeqPacket::pair().unwrap();
+        let (mut state, memory) = (State::new(socket), Memory::new(Box::new(Pretender::default())));
+        let kept = Kept::new(crate::again::Again::Nothing);
+        let held = Arc::downgrade(&kept.again);
+        let request = state.number();
+        state.open(request, Slot::new(ClientBody::Publish(Vec::new()), vec![kept])).unwrap();
+        let closed = state.close(request, true, &memory);
+        assert!(state.close(request, true, &memory).is_none(), "it is closed");
+        assert!(held.upgrade().is_some(), "not dropped where the connection is locked");
+        drop(closed);
+        assert!(held.upgrade().is_none());
     }
 }
