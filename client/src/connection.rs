@@ -48,6 +48,8 @@ pub(crate) trait Sink: Send + Sync {
     fn notice(&self, event: &Event) -> bool;
     /// This lease is lost: another broker does not restore it. The others of its buffer may be there still.
     fn lease_lost(&self, buffer: BufferId, lease: LeaseId);
+    /// This publication is lost: another broker does not restore it.
+    fn buffer_lost(&self, id: BufferId);
     /// Another broker is there. It knows nothing of buffers that this process does not lease at present, and will tell
     /// nothing of them.
     fn rejoined(&self);

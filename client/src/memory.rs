@@ -86,9 +86,14 @@ impl Sink for Memory {
     }
 
     fn lease_lost(&self, buffer: BufferId, lease: LeaseId) {
+        self.orders.lease_lost(buffer, lease);
         if let Ok(mut table) = self.lock() {
             table.lease_lost(buffer, lease);
         }
+    }
+
+    fn buffer_lost(&self, id: BufferId) {
+        self.orders.buffer_lost(id);
     }
 
     fn rejoined(&self) {

@@ -93,7 +93,10 @@ impl Claims {
                     sink.lease_lost(leased.buffer, lease);
                 }
             }
-            Subject::Buffer(id) => drop(self.end(id, PublishedState::Lost)),
+            Subject::Buffer(id) => {
+                self.end(id, PublishedState::Lost);
+                sink.buffer_lost(id);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use gpu_handoff_cuda::{ContextRef, CudaError, Driver, Stream, StreamRef, VmmMapping, ops};
 use gpu_handoff_protocol::limits::ORDER_VALUES;
-use gpu_handoff_protocol::{BufferId, BufferName, Code, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, LeaseId, Refusal};
 
 use super::words::Allotment;
 use crate::client::Shared;
@@ -25,13 +25,13 @@ pub(crate) const WORD_BYTES: u64 = 8;
 /// The word of a peer that died.
 const POISON: u64 = ORDER_VALUES;
 
-/// What keeps the words mapped, and the timeline published or leased. Never read, only dropped.
+/// What keeps the words mapped, and the timeline published or leased.
 #[derive(Debug)]
 pub(crate) enum Keep {
     /// A timeline of this process.
     Own(#[expect(dead_code, reason = "held for its drop")] VmmMapping),
     /// Another's.
-    Leased(#[expect(dead_code, reason = "held for its drop")] Box<Lease>),
+    Leased(Box<Lease>),
 }
 
 /// See the module's documentation.
@@ -98,6 +98,14 @@ impl Line {
         let (own, keep) = (Arc::new(own), Arc::new(keep));
         let state = Mutex::default();
         Self { id, name, words, shared, allotment, driver, context, base, state, own, keep }
+    }
+
+    /// The lease by which it is reached, where the timeline is another's.
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        match &*self.keep {
+            Keep::Own(_) => None,
+            Keep::Leased(lease) => Some(lease.id()),
+        }
     }
 
     /// Has `stream` write a word once what was queued on it before is done.

@@ -4,6 +4,8 @@
 //! own does what they ask for, at once and whatever the application's streams do. A second thread lets go of memory,
 //! because unmapping may wait for just those streams that the first is to set free. Both start with the first timeline.
 
+mod lost;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{EndReason, Event};
-use gpu_handoff_protocol::{BufferId, Order, Seat};
+use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 
 use super::line::{End, Line, has_reached};
 use crate::error::Fault;
@@ -82,8 +84,8 @@ pub(crate) struct Orders {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the timeline's id: one for each context.
-    lines: HashMap<BufferId, Vec<Weak<Line>>>,
+    /// By the timeline's id: one for each context, with the lease where it is another's.
+    lines: HashMap<BufferId, Vec<(Option<LeaseId>, Weak<Line>)>>,
     own: HashMap<BufferId, Own>,
     tasks: VecDeque<Task>,
     later: Vec<(Instant, Task)>,
@@ -99,7 +101,7 @@ impl State {
     }
 
     fn end_line(&mut self, id: BufferId, end: End) -> bool {
-        let lines = self.lines.get(&id).into_iter().flatten().cloned();
+        let lines = self.lines.get(&id).into_iter().flatten().map(|(_, line)| Weak::clone(line));
         let before = self.tasks.len();
         self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
         self.tasks.len() > before
@@ -117,8 +119,8 @@ impl Orders {
         self.start()?;
         let mut state = self.lock();
         let lines = state.lines.entry(line.id).or_default();
-        lines.retain(|line| line.strong_count() > 0);
-        lines.push(Arc::downgrade(line));
+        lines.retain(|(_, line)| line.strong_count() > 0);
+        lines.push((line.lease(), Arc::downgrade(line)));
         Ok(())
     }
 
@@ -138,7 +140,8 @@ impl Orders {
 
     /// The line of a timeline in a context, if there is one.
     pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Line>> {
-        let lines: Vec<Arc<Line>> = self.lock().lines.get(&id)?.iter().filter_map(Weak::upgrade).collect();
+        let upgraded = |(_, line): &(_, Weak<Line>)| line.upgrade();
+        let lines: Vec<Arc<Line>> = self.lock().lines.get(&id)?.iter().filter_map(upgraded).collect();
         let mut found = None;
         for line in lines {
             if line.context == context {

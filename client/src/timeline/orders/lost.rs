@@ -1,0 +1,75 @@
+//! What another daemon does not restore: nothing more will be told of it, so that nobody may wait for that.
+
+use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
+
+use super::{End, Orders, Task, got_up};
+
+impl Orders {
+    /// This lease is lost. If it was of a timeline, streams that wait for its words go on, and a new lease makes a new
+    /// line.
+    pub(crate) fn lease_lost(&self, buffer: BufferId, lease: LeaseId) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(lines) = state.lines.get_mut(&buffer) else { return };
+        for (_, line) in lines.extract_if(.., |(of, _)| *of == Some(lease)) {
+            state.tasks.push_back(Task::EndLine(line, End::Lost));
+        }
+        self.bell.notify_one();
+    }
+
+    /// This publication is lost: a timeline, or a buffer whose holders nobody tells of any more. Its words are not given
+    /// out again, as those holders may still write them.
+    pub(crate) fn buffer_lost(&self, id: BufferId) {
+        let mut state = self.lock();
+        state.end_line(id, End::Lost);
+        let seats = state.own.get(&id).map(|own| own.seats.keys().copied().collect::<Vec<Seat>>());
+        for seat in seats.unwrap_or_default() {
+            got_up(&mut state, id, seat);
+        }
+        state.own.remove(&id);
+        self.bell.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Weak;
+
+    use gpu_handoff_protocol::Order;
+
+    use super::super::{Gate, Own, Seating};
+    use super::*;
+    use crate::tests::id;
+
+    #[test]
+    fn of_a_lost_lease_of_a_timeline_its_own_line_ends_and_is_not_used_again() {
+        let orders = Orders::default();
+        let (lost, other) = ((Some(LeaseId(1)), Weak::new()), (Some(LeaseId(2)), Weak::new()));
+        orders.lock().lines.insert(id(1), vec![lost, other]);
+        orders.lease_lost(id(1), LeaseId(1));
+        orders.lease_lost(id(2), LeaseId(2));
+        let mut state = orders.lock();
+        assert!(matches!(state.tasks.make_contiguous(), [Task::EndLine(_, End::Lost)]));
+        assert_eq!(
+            state.lines[&id(1)].iter().map(|(lease, _)| *lease).collect::<Vec<_>>(),
+            [Some(LeaseId(2))]
+        );
+    }
+
+    #[test]
+    fn of_a_lost_buffer_seats_end_and_gates_open() {
+        let orders = Orders::default();
+        let order = Order { timeline: id(1), ready_word: 0, value: 5, first_seat_word: 1, seats: 2 };
+        let mut own = Own { order: Some((Weak::new(), order)), ..Own::default() };
+        own.seats.insert(Seat(0), Seating { taken: true, turns: 2, leaving: 0 });
+        own.seats.insert(Seat(1), Seating::default());
+        own.gates.push(Gate { until_up: BTreeSet::from([Seat(0)]), word: 9, value: 6 });
+        orders.lock().own.insert(id(2), own);
+        orders.buffer_lost(id(2));
+        let mut state = orders.lock();
+        assert!(state.own.is_empty());
+        let tasks = state.tasks.make_contiguous();
+        assert!(matches!(tasks, [Task::EndWord(_, 1, _, Seat(0)), Task::Open(_, 9, 6)]), "{tasks:?}");
+    }
+}
