@@ -192,8 +192,10 @@ impl<P: PartialEq, M> Cache<P, M> {
 
     /// Another broker did not restore this lease.
     pub(crate) fn lease_lost(&mut self, id: BufferId, lease: LeaseId) {
-        if let Some(entry) = self.entries.get(&id) {
+        if let Some(entry) = self.entries.get_mut(&id) {
             entry.phase.lose(lease);
+            // Nor does it know of the mapping, until it grants another lease.
+            entry.untold = true;
         }
     }
 
@@ -319,5 +321,18 @@ mod tests {
         table.lost();
         assert_eq!(table.sweep().len(), 1);
         assert_eq!(table.released(id(2)).len(), 1);
+    }
+
+    #[test]
+    fn the_mapping_of_a_lost_lease_goes_with_it() {
+        let mut table = Table::new();
+        lease(&mut table, id(1), 1);
+        lease(&mut table, id(2), 1);
+        table.lease_lost(id(1), LeaseId(1));
+        table.lease_lost(id(2), LeaseId(2));
+        assert_eq!(table.released(id(1)).len(), 1, "nobody would tell of the buffer's end");
+        table.granted(id(2));
+        table.released(id(2));
+        assert!(table.released(id(2)).is_empty(), "another lease was granted: that is told");
     }
 }
