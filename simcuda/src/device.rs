@@ -25,6 +25,7 @@ pub(crate) struct Inventory {
     machine: Machine,
     devices: Vec<Device>,
     visible: Vec<usize>,
+    named_twice: bool,
     /// Device nodes of the GPUs in use, by minor number: open as long as the process uses CUDA.
     nodes: Mutex<BTreeMap<usize, OwnedFd>>,
 }
@@ -53,9 +54,15 @@ impl Inventory {
             .collect();
         let there: Vec<usize> =
             (0..devices.len()).filter(|&index| nodes.contains_key(&devices[index].minor)).collect();
-        let visible = visible(&devices, &there, list);
+        let (visible, named_twice) =
+            visible(&devices, &there, list).map_or_else(|NamedTwice| (Vec::new(), true), |v| (v, false));
         nodes.retain(|minor, _| visible.iter().any(|&index| devices[index].minor == *minor));
-        Self { machine, devices, visible, nodes: Mutex::new(nodes) }
+        Self { machine, devices, visible, named_twice, nodes: Mutex::new(nodes) }
+    }
+
+    /// Whether the variable names a device twice, which leaves none.
+    pub(crate) const fn is_named_twice(&self) -> bool {
+        self.named_twice
     }
 
     pub(crate) const fn count(&self) -> usize {
@@ -160,24 +167,33 @@ impl Inventory {
 
 /// What a process sees of the devices that are `there`, by the list of `CUDA_VISIBLE_DEVICES`. Where that has a MIG instance, the
 /// process sees the first one and nothing else, as the vendor documents it.
-fn visible(devices: &[Device], there: &[usize], list: Option<&str>) -> Vec<usize> {
-    let chosen = list.map_or_else(|| there.to_vec(), |list| listed(devices, there, list));
+fn visible(
+    devices: &[Device],
+    there: &[usize],
+    list: Option<&str>,
+) -> std::result::Result<Vec<usize>, NamedTwice> {
+    let chosen = list.map_or_else(|| Ok(there.to_vec()), |list| listed(devices, there, list))?;
     let instance = chosen.iter().copied().find(|&index| devices[index].instance.is_some());
-    instance.map_or(chosen, |first| vec![first])
+    Ok(instance.map_or(chosen, |first| vec![first]))
 }
 
-/// The devices of a list of ordinals or of (abbreviated) UUIDs. As the vendor documents it, the first entry that names none ends
-/// the list; one that is named twice leaves no GPU at all.
-fn listed(devices: &[Device], there: &[usize], list: &str) -> Vec<usize> {
-    let mut visible = Vec::new();
-    for entry in list.split(',') {
-        let Some(device) = named(devices, there, entry.trim()) else { break };
+/// A list of devices has one of them twice.
+#[derive(Debug, PartialEq, Eq)]
+struct NamedTwice;
+
+/// The devices of a list of ordinals or of (abbreviated) UUIDs: whichever the first entry is. As the vendor documents it, the first
+/// entry that names none ends the list; so does one of the other kind.
+fn listed(devices: &[Device], there: &[usize], list: &str) -> std::result::Result<Vec<usize>, NamedTwice> {
+    let is_uuid = |entry: &str| entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    let (mut visible, by_uuid) = (Vec::new(), is_uuid(list.trim()));
+    for entry in list.split(',').map(str::trim).take_while(|entry| is_uuid(entry) == by_uuid) {
+        let Some(device) = named(devices, there, entry) else { break };
         if visible.contains(&device) {
-            return Vec::new();
+            return Err(NamedTwice);
         }
         visible.push(device);
     }
-    visible
+    Ok(visible)
 }
 
 /// The one device that an entry names: a split GPU by number or UUID is its first instance. Numbers end at the first other
@@ -212,7 +228,7 @@ fn only(mut matches: impl Iterator<Item = usize>, entry: &str) -> Option<usize> 
 
 #[cfg(test)]
 mod tests {
-    use super::visible;
+    use super::{NamedTwice, visible};
     use crate::machine::{Device, Machine};
 
     fn devices(gpus: usize, mig: &[(usize, usize)]) -> Vec<Device> {
@@ -221,15 +237,23 @@ mod tests {
 
     /// Of three GPUs.
     fn seen(list: &str) -> Vec<usize> {
-        visible(&devices(3, &[]), &[0, 1, 2], Some(list))
+        visible(&devices(3, &[]), &[0, 1, 2], Some(list)).unwrap()
+    }
+
+    #[test]
+    fn a_device_is_named_once_and_a_list_is_of_one_kind() {
+        let all = devices(3, &[]);
+        assert_eq!(visible(&all, &[0, 1, 2], Some("1,1")), Err(NamedTwice));
+        assert_eq!(seen(&format!("{},0", all[1].uuid_text())), [1]);
+        assert_eq!(seen(&format!("0,{}", all[1].uuid_text())), [0]);
     }
 
     #[test]
     fn the_variable_chooses_and_orders() {
-        assert_eq!(visible(&devices(3, &[]), &[0, 1, 2], None), [0, 1, 2]);
+        assert_eq!(visible(&devices(3, &[]), &[0, 1, 2], None).unwrap(), [0, 1, 2]);
         assert_eq!(seen("2,0"), [2, 0]);
         assert_eq!(seen(" 1 , 2x"), [1, 2]);
-        for none in ["", "-1", "7", "none", "1,1", "GPU-"] {
+        for none in ["", "-1", "7", "none", "GPU-"] {
             assert_eq!(seen(none), [0; 0], "{none:?}");
         }
         assert_eq!(seen("1,-1,2"), [1], "the first entry that names none ends the list");
@@ -248,20 +272,20 @@ mod tests {
     #[test]
     fn a_gpu_without_a_node_is_not_counted() {
         let all = devices(3, &[]);
-        assert_eq!(visible(&all, &[1, 2], Some("1")), [2]);
-        assert_eq!(visible(&all, &[1, 2], Some(&all[0].uuid_text())), [0; 0]);
+        assert_eq!(visible(&all, &[1, 2], Some("1")).unwrap(), [2]);
+        assert_eq!(visible(&all, &[1, 2], Some(&all[0].uuid_text())).unwrap(), [0; 0]);
     }
 
     #[test]
     fn one_instance_is_seen_and_nothing_beside_it() {
         let all = devices(3, &[(1, 2)]);
         let there = [0, 1, 2, 3];
-        assert_eq!(visible(&all, &there, None), [1]);
-        assert_eq!(visible(&all, &there, Some("0,2")), [0, 3], "no instance in the list");
-        assert_eq!(visible(&all, &there, Some("1")), [1], "the first of its instances");
-        assert_eq!(visible(&all, &there, Some(&all[2].uuid_text())), [2]);
-        assert_eq!(visible(&all, &there, Some(&all[1].gpu_uuid_text())), [1]);
-        assert_eq!(visible(&all, &there, Some(&format!("{},0", all[2].uuid_text()))), [2]);
-        assert_eq!(visible(&all, &there, Some("MIG-")), [0; 0]);
+        assert_eq!(visible(&all, &there, None).unwrap(), [1]);
+        assert_eq!(visible(&all, &there, Some("0,2")).unwrap(), [0, 3], "no instance in the list");
+        assert_eq!(visible(&all, &there, Some("1")).unwrap(), [1], "the first of its instances");
+        assert_eq!(visible(&all, &there, Some(&all[2].uuid_text())).unwrap(), [2]);
+        assert_eq!(visible(&all, &there, Some(&all[1].gpu_uuid_text())).unwrap(), [1]);
+        assert_eq!(visible(&all, &there, Some(&format!("{},0", all[2].uuid_text()))).unwrap(), [2]);
+        assert_eq!(visible(&all, &there, Some("MIG-")).unwrap(), [0; 0]);
     }
 }

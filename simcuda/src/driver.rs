@@ -121,6 +121,9 @@ impl Driver {
     fn new(config: &Config) -> Result<Self> {
         let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
         let (devices, armed) = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
+        if devices.is_named_twice() {
+            return Err(measured::NAMED_TWICE);
+        }
         if devices.count() == 0 {
             return Err(measured::NO_VISIBLE_GPU);
         }

@@ -53,6 +53,8 @@ answers! {
     NO_DIRECTORY = ERROR_NO_DEVICE, Unmeasured;
     /// `CUDA_VISIBLE_DEVICES`, or the device nodes that are there, leave no GPU (the latter not measured).
     NO_VISIBLE_GPU = ERROR_NO_DEVICE, Documented;
+    /// `CUDA_VISIBLE_DEVICES` names a GPU twice.
+    NAMED_TWICE = ERROR_INVALID_DEVICE, TWO_GPUS;
     /// A call that needs a context on a thread that has none.
     NO_CONTEXT = ERROR_INVALID_CONTEXT, ASKED;
     /// A call on a thread whose current primary context was released by its last holder. Making such a context current is no

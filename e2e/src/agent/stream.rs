@@ -101,9 +101,11 @@ fn produce_fresh(client: &Client, plan: &Plan, kind: MemoryKind, bytes: u64) -> 
         if kind == MemoryKind::Vmm {
             // As the raw driver's rounds do, which free all of theirs before the next begins: whoever closes the last
             // descriptor frees the memory, and the driver makes everybody else's calls wait for that.
-            crate::wait::until(WAIT, "the memory is back", || {
-                Ok((free_memory()? >= free + bytes).then_some(()))
-            })?;
+            // No rest between the looks: everybody would have to be woken again.
+            let deadline = Instant::now() + WAIT;
+            while free_memory()? < free + bytes {
+                anyhow::ensure!(Instant::now() < deadline, "the memory was not back within {WAIT:?}");
+            }
         }
     }
     Ok(times)
