@@ -51,7 +51,7 @@ pub fn pss_of_all(pids: &BTreeSet<u32>) -> anyhow::Result<u64> {
     pids.iter().map(|pid| pss_bytes(*pid)).sum()
 }
 
-/// Time that all threads of these processes have spent on a processor, user and system together. The scheduler's own
+/// Time that all live threads of these processes have spent on a processor, user and system together. The scheduler's own
 /// count, in nanoseconds: that of `/proc/PID/stat` is in hundredths of a second, too coarse for an idle process.
 ///
 /// # Errors
@@ -61,7 +61,12 @@ pub fn processor_time(pids: &BTreeSet<u32>) -> anyhow::Result<Duration> {
     for pid in pids {
         for thread in threads(*pid) {
             let path = format!("/proc/{pid}/task/{thread}/schedstat");
-            let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // A thread that has ended since it was listed, and takes its count along.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound && thread != *pid => continue,
+                Err(e) => return Err(e).with_context(|| format!("read {path}")),
+            };
             let first = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok());
             nanos += first.with_context(|| format!("no number in {path}"))?;
         }
