@@ -205,34 +205,51 @@ impl Published {
         let retire = || {
             self.shared().connection.check_process()?;
             let (timeline, order) = self.order.clone().ok_or_else(no_order)?;
-            let (id, orders) = (self.id(), Arc::clone(self.shared().memory.orders()));
-            // Words of its own, for holders whose seat somebody had before: that one has written the seat's word already.
+            // A word of its own, for holders whose seat somebody had before: that one has written the seat's word already.
             let gate = timeline.allotment()?.take(1)?;
-            let value = timeline.allotment()?.next_value()?;
-            timeline.line.renew(gate.clone(), value - 1)?;
-            let left = self.retire_now(deadline)?;
-            let mut again = BTreeSet::new();
-            for (seat, seating) in orders.seats(id).into_iter().filter(|(_, seating)| seating.taken) {
-                match order.seat_word(seat).filter(|_| seating.turns == 1) {
-                    Some(word) => match timeline.line.wait(stream, word, order.value) {
-                        // It got up or died meanwhile: nobody to wait for.
-                        Err(Fault::Refused(refusal)) if refusal.code() == Code::PeerDied => {}
-                        other => other?,
-                    },
-                    None => {
-                        again.insert(seat);
-                    }
-                }
-            }
-            if again.is_empty() {
+            let value = timeline.allotment()?.next_value().map_err(Fault::from);
+            let retired = value.and_then(|value| {
+                timeline.line.renew(gate.clone(), value - 1)?;
+                let left = self.retire_now(deadline)?;
+                Ok((left, self.wait_for_holders(stream, &timeline, order, (gate.start, value))?))
+            });
+            // Where it is waited for, it comes back once it was written.
+            if !matches!(retired, Ok((_, true))) {
                 timeline.allotment()?.give_back(gate);
-            } else {
-                timeline.line.wait(stream, gate.start, value)?;
-                orders.open_when_up(id, &timeline.line, again, gate.start, value);
             }
-            Ok(left)
+            retired.map(|(left, _)| left)
         };
         retire().map_err(|fault: Fault| fault.while_doing("retire", name))
+    }
+
+    /// Has `stream` wait for all who sit on a seat of the buffer. True: for the gate, too, a word and its value.
+    fn wait_for_holders(
+        &self,
+        stream: StreamRef<'_>,
+        timeline: &Timeline,
+        order: Order,
+        (gate, value): (u32, u64),
+    ) -> Result<bool, Fault> {
+        let orders = self.shared().memory.orders();
+        let mut again = BTreeSet::new();
+        for (seat, seating) in orders.seats(self.id()).into_iter().filter(|(_, seating)| seating.taken) {
+            match order.seat_word(seat).filter(|_| seating.turns == 1) {
+                Some(word) => match timeline.line.wait(stream, word, order.value) {
+                    // It got up or died meanwhile: nobody to wait for.
+                    Err(Fault::Refused(refusal)) if refusal.code() == Code::PeerDied => {}
+                    other => other?,
+                },
+                None => {
+                    again.insert(seat);
+                }
+            }
+        }
+        let is_needed = !again.is_empty();
+        if is_needed {
+            timeline.line.wait(stream, gate, value)?;
+            orders.open_when_up(self.id(), &timeline.line, again, gate, value);
+        }
+        Ok(is_needed)
     }
 }
 

@@ -241,6 +241,19 @@ impl Line {
         self.signal(self.own.stream(), word, value)
     }
 
+    /// Writes a word at once and gives it back: values rise, so the stream that waits for it passes whatever comes there
+    /// next.
+    pub(crate) fn open(&self, word: u32, value: u64) -> Result<(), Fault> {
+        self.write(word, value)?;
+        let _current = self.context.enter(self.driver)?;
+        // Done before another may write it: this value would undo the later one.
+        gpu_handoff_cuda::stream::synchronize(self.driver, self.own.stream())?;
+        if let Some(allotment) = &self.allotment {
+            allotment.give_back(word..word.saturating_add(1));
+        }
+        Ok(())
+    }
+
     fn address(&self, word: u32) -> u64 {
         self.base + u64::from(word) * WORD_BYTES
     }

@@ -39,7 +39,7 @@ enum Task {
     EndWord(Weak<Line>, u32, BufferId, Seat),
     /// Poisoned words are to be looked at again.
     Look(Weak<Line>, Vec<u32>, usize),
-    /// A stream may go on.
+    /// A stream may go on; nobody else waits for this word.
     Open(Weak<Line>, u32, u64),
     /// Words that are used no more, once their last write is done.
     Free(Weak<Line>, Order),
@@ -309,7 +309,7 @@ impl Orders {
                 strong.poison_again(words).ok().and_then(|()| look(words.clone(), round + 1))
             }
             Task::Open(_, word, value) => {
-                let _ = strong.write(*word, *value);
+                let _ = strong.open(*word, *value);
                 None
             }
             Task::Free(_, order) => {
