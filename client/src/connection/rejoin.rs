@@ -14,7 +14,7 @@ use gpu_handoff_protocol::message::{
     BrokerBody, BrokerMessage, Claim, ClientBody, ClientMessage, Reattached,
 };
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket, wait};
-use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Receipt, Refusal};
+use gpu_handoff_protocol::{Code, Instance, PROTOCOL_VERSION, Receipt, Refusal};
 use rustix::event::PollFlags;
 
 use super::Connection;
@@ -146,7 +146,9 @@ impl<'a> Talk<'a> {
         let sink = &*self.connection.sink;
         let claims = {
             let mut state = self.connection.lock()?;
-            if state.instance.replace(welcome.instance) == Some(welcome.instance) {
+            // Kept only once all is settled: what a broker was not asked for yet, it expects still, though an attempt
+            // ended half way. What had been restored by then has ended, and its claim is refused.
+            if state.instance == Some(welcome.instance) {
                 // With the last connection this broker has ended all of it.
                 state.claims.lose_all(sink);
             }
@@ -158,7 +160,7 @@ impl<'a> Talk<'a> {
         for (subject, _) in self.claim(exported)? {
             self.lost(subject)?;
         }
-        self.hand_over()
+        self.hand_over(welcome.instance)
     }
 
     /// Claims these; gives those whose descriptor is wanted.
@@ -209,13 +211,14 @@ impl<'a> Talk<'a> {
     }
 
     /// From here on the connection is everybody's; what waits to be asked or told goes out.
-    fn hand_over(self) -> Result<(), Failed> {
+    fn hand_over(self, instance: Instance) -> Result<(), Failed> {
         let connection = self.connection;
         let mut state = connection.lock()?;
         if state.end.is_some() {
             self.socket.end();
             return Err(Failed::ForNow);
         }
+        state.instance = Some(instance);
         state.link = Link::Up(Arc::new(self.socket));
         connection.sink.rejoined();
         state.sweep = true;
