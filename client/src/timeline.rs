@@ -19,7 +19,7 @@ use crate::import::Place;
 use crate::lease::Lease;
 use crate::limits;
 pub(crate) use line::Line;
-use line::{Keep, Parts, WORD_BYTES, clear};
+use line::{Keep, Parts, Retire, WORD_BYTES, clear};
 pub(crate) use orders::{Orders, Trash, words_of};
 
 /// 64-bit words on a GPU that streams of several pods [signal](Self::signal) and [wait](Self::wait) for.
@@ -70,7 +70,8 @@ impl Client {
             ready.publication.facts.kind = Kind::Timeline;
             let outcome = self.send_publications(vec![ready])?.pop();
             let id = outcome.ok_or(Fault::unexpected("one outcome"))??.receipt.id;
-            let (base, keep, shared) = (mapping.ptr(), Keep::Own(mapping), Arc::clone(&self.shared));
+            let (base, shared) = (mapping.ptr(), Arc::clone(&self.shared));
+            let keep = Keep::Own(mapping, Retire { shared: Arc::clone(&shared), id });
             self.add(driver, Parts { id, name: name.clone(), words, shared, context, base, own, keep })
         };
         create().map_err(|fault: Fault| fault.while_doing("create timeline", &name))

@@ -29,9 +29,26 @@ const POISON: u64 = ORDER_VALUES;
 #[derive(Debug)]
 pub(crate) enum Keep {
     /// A timeline of this process.
-    Own(#[expect(dead_code, reason = "held for its drop")] VmmMapping),
+    Own(
+        #[expect(dead_code, reason = "held for its drop")] VmmMapping,
+        #[expect(dead_code, reason = "held for its drop")] Retire,
+    ),
     /// Another's.
     Leased(Box<Lease>),
+}
+
+/// Retires a timeline of this process on drop: nobody writes its words any more. It comes after the mapping, because
+/// unmapping may wait for what streams have still to write, and importers take the words' end from the news.
+#[derive(Debug)]
+pub(crate) struct Retire {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: BufferId,
+}
+
+impl Drop for Retire {
+    fn drop(&mut self) {
+        self.shared.connection.retire_later(std::iter::once(self.id));
+    }
 }
 
 /// See the module's documentation.
@@ -94,7 +111,7 @@ pub(crate) struct Parts {
 impl Line {
     pub(crate) fn new(driver: Driver, parts: Parts) -> Self {
         let Parts { id, name, words, shared, context, base, own, keep } = parts;
-        let allotment = matches!(keep, Keep::Own(_)).then(|| Allotment::new(words));
+        let allotment = matches!(keep, Keep::Own(..)).then(|| Allotment::new(words));
         let (own, keep) = (Arc::new(own), Arc::new(keep));
         let state = Mutex::default();
         Self { id, name, words, shared, allotment, driver, context, base, state, own, keep }
@@ -103,7 +120,7 @@ impl Line {
     /// The lease by which it is reached, where the timeline is another's.
     pub(crate) fn lease(&self) -> Option<LeaseId> {
         match &*self.keep {
-            Keep::Own(_) => None,
+            Keep::Own(..) => None,
             Keep::Leased(lease) => Some(lease.id()),
         }
     }
@@ -286,9 +303,6 @@ impl Drop for Line {
             // CUDA does not work in a forked child, and the timeline is its parent's: one more count keeps what would be
             // unmapped.
             std::mem::forget((Arc::clone(&self.own), Arc::clone(&self.keep)));
-        } else if matches!(*self.keep, Keep::Own(_)) {
-            // Nobody will write its words any more.
-            self.shared.connection.retire_later(std::iter::once(self.id));
         }
         // Then the stream goes, and last what it writes.
     }

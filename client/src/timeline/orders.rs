@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{EndReason, Event};
+use gpu_handoff_protocol::message::Event;
 use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 
 use super::line::{End, Line, has_reached};
@@ -106,11 +106,6 @@ impl State {
         self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
         self.tasks.len() > before
     }
-}
-
-/// Whether an end means that nobody writes the owner's words any more.
-fn is_owners_end(reason: EndReason) -> bool {
-    matches!(reason, EndReason::OwnerDied | EndReason::OwnerClosed | EndReason::MemberLeft)
 }
 
 impl Orders {
@@ -212,11 +207,12 @@ impl Orders {
                 false
             }
             Event::Unseated { id, seat, .. } => got_up(&mut state, *id, *seat),
-            Event::Orphaned { id, reason, .. } if is_owners_end(*reason) => state.end_line(*id, End::Died),
-            Event::Gone { id, reason } => {
+            // Of a timeline: for whatever reason it ends, nobody writes its owner's words any more.
+            Event::Orphaned { id, .. } => state.end_line(*id, End::Died),
+            Event::Gone { id, .. } => {
                 let freed = state.own.remove(id).and_then(|own| own.order);
                 state.tasks.extend(freed.map(|(line, order)| Task::Free(line, order)));
-                let ended = is_owners_end(*reason) && state.end_line(*id, End::Died);
+                let ended = state.end_line(*id, End::Died);
                 ended || !state.tasks.is_empty()
             }
             _ => false,

@@ -37,6 +37,7 @@ mod tests {
     use std::sync::Weak;
 
     use gpu_handoff_protocol::Order;
+    use gpu_handoff_protocol::message::{EndReason, Event};
 
     use super::super::{Gate, Own, Seating};
     use super::*;
@@ -71,5 +72,18 @@ mod tests {
         assert!(state.own.is_empty());
         let tasks = state.tasks.make_contiguous();
         assert!(matches!(tasks, [Task::EndWord(_, 1, _, Seat(0)), Task::Open(_, 9, 6)]), "{tasks:?}");
+    }
+
+    #[test]
+    fn a_timeline_ends_for_whatever_reason() {
+        let orders = Orders::default();
+        for reason in [EndReason::Retired, EndReason::OwnerDied] {
+            orders.lock().lines.insert(id(1), vec![(Some(LeaseId(1)), Weak::new())]);
+            orders.notice(&Event::Orphaned { id: id(1), reason, leases: 1 });
+            let mut state = orders.lock();
+            let tasks = state.tasks.make_contiguous();
+            assert!(matches!(tasks, [Task::EndLine(_, End::Died)]), "{tasks:?}");
+            state.tasks.clear();
+        }
     }
 }
