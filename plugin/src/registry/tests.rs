@@ -57,6 +57,8 @@ struct World {
 struct Told {
     /// What each member's sidecar keeps.
     kept: HashMap<MemberId, HashMap<BufferId, Keepable>>,
+    /// Receipts that are for an answer alone.
+    receipts: usize,
     /// Answers to offers, by their number.
     offered: HashMap<u64, Vec<Result<(), Refusal>>>,
     /// Processes that have not reattached, by the session that stands for each.
@@ -100,7 +102,7 @@ impl World {
             match effect {
                 Effect::Send(session, message) => sent.push((session, message)),
                 Effect::Dispose(..) => self.disposed += 1,
-                Effect::Keep(_, kept) if kept.purpose == Purpose::Answer => {}
+                Effect::Keep(_, kept) if kept.purpose == Purpose::Answer => self.told.receipts += 1,
                 Effect::Keep(member, kept) => {
                     self.told.kept.entry(member).or_default().insert(kept.info.id, *kept);
                 }

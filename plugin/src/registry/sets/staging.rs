@@ -124,6 +124,7 @@ impl Registry {
             items.into_iter().map(|item| item.and_then(|vetted| self.stage(session, vetted))).collect();
         if outcomes.iter().all(Result::is_ok) {
             self.staging.prolong(session, now + limits::SET_PART_TIME);
+            self.receipts_for_part(session, outcomes.len());
             return outcomes;
         }
         self.drop_staged(session);
@@ -181,12 +182,21 @@ impl Registry {
             }
         };
         self.charge(member, &info, &vetted.publication.carrier);
-        self.receipt_for_publisher(session, &info, &vetted.publication.carrier);
         let receipt = PublishedAs { id: info.id, generation, receipt: None };
         if let Some(staged) = self.staging.of.get_mut(&session) {
             staged.items.push((info, vetted.publication.carrier));
         }
         Ok(receipt)
+    }
+
+    /// Receipts of the part that came last, which is good: nobody would take out those of a part that is refused.
+    fn receipts_for_part(&mut self, session: SessionId, count: usize) {
+        let Some(staged) = self.staging.of.get(&session) else { return };
+        let before = staged.items.len().saturating_sub(count);
+        let part: Vec<_> = staged.items.iter().skip(before).cloned().collect();
+        for (info, carrier) in part {
+            self.receipt_for_publisher(session, &info, &carrier);
+        }
     }
 
     /// Closes what came with an item of a part that is refused; an item that was refused before keeps its reason.

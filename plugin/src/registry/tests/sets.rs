@@ -88,6 +88,7 @@ fn one_refused_item_leaves_nothing_of_the_set() {
     let (outcomes, _) = w.publish_part(producer, part("model", 5, 2), items);
     assert_eq!(codes(&outcomes), [Some(Code::SetBroken), Some(Code::NotGpuMemory), Some(Code::SetBroken)]);
     assert_eq!(w.disposed, 4, "all that had come is closed");
+    assert_eq!(w.told.receipts, 2, "none of the part that is refused");
     assert_eq!(code(w.acquire_set(consumer, wanted_set("model", 0))), Code::NotFound);
     let usage = w.registry.members[&MemberId(0)].usage;
     assert_eq!((usage.buffers, usage.bytes, w.registry.descriptors), (0, 0, 0));
