@@ -73,7 +73,8 @@ pub struct NodeArgs {
     )]
     pub kubelet_socket: PathBuf,
     /// The user, and the group if it has another number (`USER:GROUP`), that the broker and the GPU workers run as. Better one
-    /// that nothing else on the node runs as. Default: 65532 where the node is started by root, else the node's own.
+    /// that nothing else on the node runs as, no pod either, and never root. Default: 64532 where the node is started by
+    /// root, else the node's own.
     #[arg(long, env = "GPU_HANDOFF_BROKER_USER")]
     pub broker_user: Option<BrokerUser>,
     /// Where the node's `/proc` is, with what the NVIDIA driver says there.

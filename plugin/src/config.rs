@@ -19,8 +19,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_BYTES: usize = 107;
 
-/// Whom broker and workers run as where the node is started by root and nothing else is said.
-const BROKER_USER: User = User { uid: 65_532, gid: 65_532 };
+/// Whom broker and workers run as where the node is started by root and nothing else is said. The kernel counts descriptors
+/// in flight for each user of the host, so another process of this user could make the broker wait. Images know 65532 and
+/// 65534 as users without rights, and most others begin at 1000; this number is none of theirs, and below 65536, which user
+/// namespaces mostly end at.
+const BROKER_USER: User = User { uid: 64_532, gid: 64_532 };
 
 /// Where a member's sidecar finds the daemon.
 #[must_use]
@@ -80,7 +83,7 @@ pub enum ConfigError {
     },
     /// Nobody can be made to run as that user.
     #[error(
-        "the broker cannot run as user {wanted}: the node, of user {own}, may not start it as that; say --broker-user {own} or start the node as root of a user namespace that knows {wanted}"
+        "the broker cannot run as user {wanted}: the node, of user {own}, may not start it as that; {}start the node as root of a user namespace that knows {wanted}", or_own(*own)
     )]
     BrokerUser {
         /// Whom the broker should run as.
@@ -88,6 +91,11 @@ pub enum ConfigError {
         /// Whom the node runs as.
         own: u32,
     },
+    /// Root owns the node's files, with or without capabilities.
+    #[error(
+        "the broker may not run as root, who owns the node's files even without capabilities: leave --broker-user out, or say a user that nothing else on the node runs as"
+    )]
+    BrokerIsRoot,
     /// The kernel does not tell what is needed.
     #[error("cannot read {what}")]
     System {
@@ -96,6 +104,11 @@ pub enum ConfigError {
         /// What the system answered.
         source: std::io::Error,
     },
+}
+
+/// What else a node of this user may do; root's broker is never root.
+fn or_own(own: u32) -> String {
+    if own == 0 { String::new() } else { format!("say --broker-user {own} or ") }
 }
 
 impl Config {
@@ -134,6 +147,7 @@ impl Config {
 fn user_for(said: Option<BrokerUser>) -> Result<Option<User>, ConfigError> {
     let own = rustix::process::geteuid();
     let wanted = match said {
+        Some(BrokerUser(user)) if user.uid == 0 && own.is_root() => return Err(ConfigError::BrokerIsRoot),
         Some(BrokerUser(user)) if user.uid == own.as_raw() => return Ok(None),
         Some(BrokerUser(user)) => user,
         None if own.is_root() => BROKER_USER,
@@ -217,7 +231,11 @@ mod tests {
     fn the_broker_runs_as_nobody_that_it_cannot_become() {
         let own = rustix::process::geteuid().as_raw();
         let as_user = |uid| user_for(Some(BrokerUser(User { uid, gid: uid })));
-        assert_eq!(as_user(own).unwrap(), None);
+        if own == 0 {
+            assert!(matches!(as_user(0), Err(ConfigError::BrokerIsRoot)));
+        } else {
+            assert_eq!(as_user(own).unwrap(), None);
+        }
         if can_become(BROKER_USER.uid) {
             assert_eq!(user_for(None).unwrap(), Some(BROKER_USER));
         } else if own != 0 {

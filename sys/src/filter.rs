@@ -9,7 +9,11 @@
 //! 3. `clone3`, whose arguments no filter can see, is answered `ENOSYS`, so that the C library takes `clone`, which passes
 //!    for threads alone.
 //!
-//! Files are opened for reading only, except under the one folder that is given; sockets are Unix sockets. What descriptors
+//! Files are made and written only by calls that name the one folder that is given; sockets are Unix sockets. That is no
+//! wall around the folder: a filter sees no paths, and the kernel heeds the folder neither for an absolute path nor for one
+//! with `..`. It holds off code that opens files by the usual ways; what a taken-over process can write to is decided by
+//! its user, who therefore must not be root nor own anything but the folder. Reading is open for whatever that user may
+//! read, `/proc` of its other processes included. What descriptors
 //! the process has been given it may use, which is what the filter leaves: the node that started it decides about those.
 
 use std::io;

@@ -319,7 +319,7 @@ fn assert_unprivileged(pid: u32, user: u32, filtered: bool) -> anyhow::Result<()
 #[test]
 fn the_broker_and_the_worker_have_no_privilege() -> anyhow::Result<()> {
     let own = rustix::process::geteuid().as_raw();
-    let expected = if own == 0 { 65_532 } else { own };
+    let expected = if own == 0 { 64_532 } else { own };
     let scene = Scene::start()?;
     let stage = &scene.stage;
     assert_unprivileged(stage.node.broker_pid()?, expected, true)?;
@@ -403,6 +403,9 @@ fn a_broker_user_that_cannot_be() -> anyhow::Result<()> {
         let mut command = place.plugin()?;
         let (status, said) = Process::start(command.arg("--state-dir").arg(&state))?.ended()?;
         assert!(status.code() == Some(1) && said.contains("belongs to user 0"), "{said}");
+        let mut command = place.plugin()?;
+        let (status, said) = Process::start(command.args(["--broker-user", "0"]))?.ended()?;
+        assert!(status.code() == Some(1) && said.contains("may not run as root"), "{said}");
     } else {
         let mut command = place.plugin()?;
         let (status, said) = Process::start(command.args(["--broker-user", "0"]))?.ended()?;
