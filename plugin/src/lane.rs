@@ -183,6 +183,8 @@ impl Context {
         }
         if self.queue.was_overrun() {
             self.keepsakes.forget_fresh();
+            // What the sidecar was to keep or to forget may be among what was lost.
+            self.keepsakes.depose();
             for peer in self.sessions.borrow().values() {
                 peer.end();
             }

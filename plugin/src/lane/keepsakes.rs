@@ -117,25 +117,45 @@ impl Keepsakes {
         if waiting.keep.remove(&id).is_none() {
             waiting.forget.push(id);
         }
-        if waiting.forget.len() > limits::FORGETS {
-            // It does not read: it is to come again, and offer what it has.
-            *waiting = Waiting::default();
-            self.keeper.set(None);
+        let too_many = waiting.forget.len() > limits::FORGETS;
+        drop(waiting);
+        if too_many {
+            // It does not read.
+            self.depose();
         }
         self.stirred.notify_waiters();
     }
 
-    /// What the connection is to be told next; `None`: it was the keeper, and is not any more.
-    pub(super) async fn next(&self, keeper: KeeperId, spec: &LaneSpec, sealer: &Sealer) -> Option<SlotBody> {
-        let mut was_keeper = false;
+    /// Whoever is the keeper is so no more, as what it was to be told is lost: it is to come again, and offer what it has.
+    pub(super) fn depose(&self) {
+        self.keeper.set(None);
+        *self.waiting.borrow_mut() = Waiting::default();
+        self.stirred.notify_waiters();
+    }
+
+    /// Whether a connection that was appointed is not the keeper any more.
+    fn is_deposed(&self, keeper: KeeperId) -> bool {
+        self.keeper.get() != Some(keeper)
+    }
+
+    /// What a connection that was appointed is to be told next; `None`: it is not the keeper any more, however long ago
+    /// that was. One that was not is told nothing.
+    pub(super) async fn next(
+        &self,
+        keeper: KeeperId,
+        appointed: bool,
+        spec: &LaneSpec,
+        sealer: &Sealer,
+    ) -> Option<SlotBody> {
+        if !appointed {
+            return std::future::pending().await;
+        }
         loop {
             let stirred = self.stirred.notified();
-            match self.keeper.get() == Some(keeper) {
-                true => was_keeper = true,
-                false if was_keeper => return None,
-                false => {}
+            if self.is_deposed(keeper) {
+                return None;
             }
-            if was_keeper && let Some(body) = self.waiting.borrow_mut().next(spec, sealer) {
+            if let Some(body) = self.waiting.borrow_mut().next(spec, sealer) {
                 return Some(body);
             }
             stirred.await;
@@ -214,4 +234,26 @@ pub(super) fn lease_receipt(
 fn seal(spec: &LaneSpec, sealer: &Sealer, process: ProcessKey, subject: Subject) -> Option<Receipt> {
     let (slot, pod_uid) = (spec.slot.clone(), spec.uid.clone());
     sealer.seal(&ReceiptBody { boot: sealer.boot(), process, slot, pod_uid, subject })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keeper_that_is_deposed_while_it_does_not_ask_is_told_when_it_does() {
+        let keepsakes = Keepsakes::default();
+        let (first, second) = (keepsakes.introduce(), keepsakes.introduce());
+        keepsakes.appoint(first, HashSet::new());
+        assert!(!keepsakes.is_deposed(first));
+        let boot = gpu_handoff_protocol::BootTag(1);
+        for random in 0..=limits::FORGETS as u128 {
+            keepsakes.forget(BufferId { boot, random });
+        }
+        assert!(keepsakes.is_deposed(first), "it did not read");
+        keepsakes.appoint(second, HashSet::new());
+        assert!(keepsakes.is_deposed(first) && !keepsakes.is_deposed(second));
+        keepsakes.depose();
+        assert!(keepsakes.is_deposed(second));
+    }
 }

@@ -64,7 +64,9 @@ async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
     check_version(version)?;
     let (pod, group) = (context.spec.pod.clone(), context.spec.group.clone());
     say(socket, first.request, SlotBody::Welcome { version: PROTOCOL_VERSION, pod, group }).await;
-    info!("sidecar connected");
+    if let Some(untold) = context.chatter.may_tell() {
+        info!(untold, "sidecar connected");
+    }
     let mut sidecar = Sidecar::new(context);
     let (spec, sealer) = (&context.spec, &context.shared.sealer);
     loop {
@@ -75,7 +77,7 @@ async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
                 Some(message) => tokio::join!(sidecar.serve(socket, message), tokio::task::consume_budget()).0?,
                 None => break,
             },
-            told = context.keepsakes.next(sidecar.keeper, spec, sealer) => match told {
+            told = context.keepsakes.next(sidecar.keeper, sidecar.is_done, spec, sealer) => match told {
                 Some(body) => say(socket, 0, body).await,
                 None => return Err(Refusal::new(Code::ShuttingDown).compared_with("keepsakes", "read", "not read")),
             },
@@ -91,6 +93,8 @@ struct Sidecar<'a> {
     keeper: KeeperId,
     /// What it has offered and keeps on.
     offered: HashSet<BufferId>,
+    /// It has said that this is all.
+    is_done: bool,
 }
 
 impl Drop for Sidecar<'_> {
@@ -101,7 +105,7 @@ impl Drop for Sidecar<'_> {
 
 impl<'a> Sidecar<'a> {
     fn new(context: &'a Rc<Context>) -> Self {
-        Self { context, keeper: context.keepsakes.introduce(), offered: HashSet::new() }
+        Self { context, keeper: context.keepsakes.introduce(), offered: HashSet::new(), is_done: false }
     }
 
     async fn serve(&mut self, socket: &Line, message: SidecarMessage) -> Result<(), Refusal> {
@@ -121,7 +125,14 @@ impl<'a> Sidecar<'a> {
                 say(socket, request, SlotBody::Offered(outcomes)).await;
             }
             SidecarBody::OfferDone => {
-                info!(buffers = self.offered.len(), "the sidecar has offered what it keeps");
+                // Each makes the registry go through all that the member has.
+                if std::mem::replace(&mut self.is_done, true) {
+                    let refusal = Refusal::new(Code::Malformed);
+                    return Err(refusal.compared_with("ends of the offers of a connection", 1, 2));
+                }
+                if let Some(untold) = self.context.chatter.may_tell() {
+                    info!(buffers = self.offered.len(), untold, "the sidecar has offered what it keeps");
+                }
                 self.context.keepsakes.appoint(self.keeper, std::mem::take(&mut self.offered));
                 self.context.tell(Input::OfferDone(self.context.spec.member));
                 self.context.keepsakes.all_named();
@@ -137,11 +148,18 @@ impl<'a> Sidecar<'a> {
         let token = self.context.offers.next();
         self.context.tell(Input::Offered(self.context.spec.member, token, shown));
         let outcomes = self.context.offers.take(token).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        let refused = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        let mut first_refused = None;
         for (id, outcome) in ids.into_iter().zip(&outcomes) {
             match outcome {
                 Ok(()) => drop(self.offered.insert(id)),
-                Err(refusal) => info!(buffer = %id, %refusal, "not restored from what the sidecar kept"),
+                Err(refusal) => first_refused = first_refused.or(Some((id, refusal))),
             }
+        }
+        if let Some((id, refusal)) = first_refused
+            && let Some(untold) = self.context.chatter.may_tell()
+        {
+            info!(buffer = %id, %refusal, refused, untold, "not restored from what the sidecar kept");
         }
         Ok(outcomes)
     }
