@@ -72,6 +72,9 @@ struct Own {
     gates: Vec<Gate>,
 }
 
+/// A line, with its lease where the timeline is another's.
+type Known = (Option<LeaseId>, Weak<Line>);
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
@@ -84,8 +87,8 @@ pub(crate) struct Orders {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the timeline's id: one for each context, with the lease where it is another's.
-    lines: HashMap<BufferId, Vec<(Option<LeaseId>, Weak<Line>)>>,
+    /// By the timeline's id: one for each context.
+    lines: HashMap<BufferId, Vec<Known>>,
     own: HashMap<BufferId, Own>,
     tasks: VecDeque<Task>,
     later: Vec<(Instant, Task)>,
@@ -135,7 +138,7 @@ impl Orders {
 
     /// The line of a timeline in a context, if there is one.
     pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Line>> {
-        let upgraded = |(_, line): &(_, Weak<Line>)| line.upgrade();
+        let upgraded = |(_, line): &Known| line.upgrade();
         let lines: Vec<Arc<Line>> = self.lock().lines.get(&id)?.iter().filter_map(upgraded).collect();
         let mut found = None;
         for line in lines {
