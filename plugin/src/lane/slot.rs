@@ -144,6 +144,8 @@ impl<'a> Sidecar<'a> {
 
     async fn offer(&mut self, items: Vec<Keepsake>) -> Result<Vec<Result<(), Refusal>>, Refusal> {
         let ids: Vec<BufferId> = items.iter().map(|item| item.id).collect();
+        // Before it is checked: a worker that starts for it must not cost the member what is alive.
+        self.context.tell(Input::Offering(self.context.spec.member));
         let shown = restore::check(self.context, items.into_iter().map(restore::Item::from).collect()).await;
         let token = self.context.offers.next();
         self.context.tell(Input::Offered(self.context.spec.member, token, shown));

@@ -23,6 +23,8 @@ pub enum Input {
     SessionEnded(SessionId, EndReason),
     /// A process asks for something.
     Ask(SessionId, RequestId, Ask),
+    /// A member's sidecar has begun to offer: what it offers is being checked.
+    Offering(MemberId),
     /// A member's sidecar offers what it keeps: receipts of this node, with the memory that came along. The answer bears
     /// the same number.
     Offered(MemberId, u64, Vec<Result<Shown, Refusal>>),

@@ -2,7 +2,8 @@
 //!
 //! It is expected until its sidecar offers it or its process claims it, and for no longer than
 //! [`limits::REATTACH_TIME`] after the sidecar has offered all that it has (or, where none comes,
-//! [`limits::SIDECAR_PATIENCE`] more): then it ends as by death. What is expected cannot be acquired, but an acquire of
+//! [`limits::SIDECAR_PATIENCE`] more): then it ends as by death. An offer that comes may take [`limits::OFFER_TIME`] to be
+//! checked, and is waited for, until [`limits::OFFERING_TIME`] at most. What is expected cannot be acquired, but an acquire of
 //! it waits, and its name is its member's.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -62,6 +63,8 @@ impl Past {
 pub(super) struct Awaited {
     /// Until when.
     pub(super) until: Instant,
+    /// Until when offers may move that.
+    latest: Instant,
     /// Its sidecar has offered all that it has.
     offered: bool,
     /// Buffers that take leases and are not there yet.
@@ -73,9 +76,9 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    fn new(until: Instant) -> Self {
+    fn new(until: Instant, latest: Instant) -> Self {
         let (buffers, leases, holders) = (HashSet::new(), HashSet::new(), BTreeSet::new());
-        Self { until, offered: false, buffers, leases, holders }
+        Self { until, latest, offered: false, buffers, leases, holders }
     }
 
     fn is_over(&self) -> bool {
@@ -92,6 +95,8 @@ pub(super) struct Expected {
     /// The expected leases of each buffer.
     pub(super) leases_of: HashMap<BufferId, BTreeSet<LeaseId>>,
     pub(super) members: HashMap<Tag, Awaited>,
+    /// Until when offers may move deadlines; `None`: nothing was found.
+    latest: Option<Instant>,
     /// Expected buffers that take leases, by group and name, then version. A set has many of one.
     names: HashMap<(Tag, Tag), BTreeSet<(u64, BufferId)>>,
     /// Buffers that ended, by group, until the group has a member.
@@ -103,7 +108,8 @@ impl Expected {
     /// Expects what was found, and says what of it has no ground to stand on and is over at once.
     pub(super) fn new(found: Found, now: Instant) -> (Self, Vec<Record>) {
         let until = now + limits::SIDECAR_PATIENCE + limits::REATTACH_TIME;
-        let mut this = Self { generations: found.alive.generations, ..Self::default() };
+        let latest = Some(now + limits::OFFERING_TIME);
+        let mut this = Self { generations: found.alive.generations, latest, ..Self::default() };
         let mut over = Vec::new();
         for (id, group, reason) in found.alive.ended {
             this.ended.entry(group).or_default().push((id, reason));
@@ -138,7 +144,8 @@ impl Expected {
     }
 
     fn await_of(&mut self, member: Tag, until: Instant) -> &mut Awaited {
-        self.members.entry(member).or_insert_with(|| Awaited::new(until))
+        let latest = self.latest.unwrap_or(until);
+        self.members.entry(member).or_insert_with(|| Awaited::new(until, latest))
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -154,6 +161,14 @@ impl Expected {
     /// Whether anything of this is expected at all: mostly nothing is.
     pub(super) fn is_over(&self) -> bool {
         self.members.is_empty()
+    }
+
+    /// The sidecar offers something that is being checked; what that brings is to have its time, too.
+    pub(super) fn offering(&mut self, member: Tag, now: Instant) {
+        if let Some(awaited) = self.members.get_mut(&member).filter(|m| !m.offered) {
+            let until = (now + limits::OFFER_TIME + limits::REATTACH_TIME).min(awaited.latest);
+            awaited.until = awaited.until.max(until);
+        }
     }
 
     /// The sidecar has offered all that it has. Only the first word counts, or a sidecar could keep others waiting.

@@ -328,3 +328,33 @@ fn a_pod_that_left_while_it_was_expected_takes_everything_along() {
     w.pass(Duration::from_secs(60));
     assert_eq!(w.registry.counts(), (0, 0, 1));
 }
+
+#[test]
+fn what_is_being_offered_is_waited_for_but_not_for_ever() {
+    // The check takes longer than a sidecar is waited for; what it brings then has its own time.
+    let Killed { mut w, buffer, .. } = killed();
+    w.tell(Input::Offering(MemberId(0)));
+    w.pass(limits::OFFER_TIME);
+    assert_eq!(w.offer(0, with_memory(&buffer)), Ok(()));
+    w.offer_done(0);
+    // Once it has said that this was all, another offer moves nothing.
+    w.tell(Input::Offering(MemberId(0)));
+    w.pass(limits::REATTACH_TIME - Duration::from_millis(1));
+    assert_eq!(w.disposed, 0);
+    w.pass(Duration::from_millis(1));
+    assert_eq!(w.disposed, 1, "its process has not come back");
+
+    // One that only goes on offering keeps nobody waiting beyond the limit.
+    let Killed { mut w, id, .. } = killed();
+    let step = limits::OFFER_TIME / 2;
+    let mut passed = Duration::ZERO;
+    while passed + step < limits::OFFERING_TIME {
+        w.tell(Input::Offering(MemberId(0)));
+        w.pass(step);
+        passed += step;
+        assert!(w.registry.expected.members.values().any(|m| m.buffers.contains(&id)), "{passed:?}");
+    }
+    w.tell(Input::Offering(MemberId(0)));
+    w.pass(limits::OFFERING_TIME - passed);
+    assert!(!w.registry.expected.members.values().any(|m| m.buffers.contains(&id)));
+}
