@@ -34,7 +34,9 @@ pub struct RingWriter {
     // Dropped in this order: the buffer is retired before its memory goes.
     buffer: Published,
     timeline: Timeline,
-    memory: VmmMapping,
+    /// Taken out only in a forked child, which must not unmap it.
+    memory: Option<VmmMapping>,
+    base: u64,
     words: Words,
     shape: Shape,
     readers: BTreeMap<Seat, Reader>,
@@ -103,7 +105,8 @@ impl Client {
         let order = Order { timeline: timeline.id(), ready_word: 0, value: 1, first_seat_word: 1, seats };
         let buffer = self.publish_ordered(&buffer.vmm(&memory).range(0, total), &timeline, order)?;
         let (words, readers) = (Words(order), BTreeMap::new());
-        Ok(RingWriter { buffer, timeline, memory, words, shape, readers, open: false, next: 0 })
+        let (base, memory) = (memory.ptr(), Some(memory));
+        Ok(RingWriter { buffer, timeline, memory, base, words, shape, readers, open: false, next: 0 })
     }
 }
 
@@ -161,7 +164,7 @@ impl RingWriter {
             }
         }
         self.open = true;
-        Ok(self.shape.slot(self.memory.ptr(), self.next))
+        Ok(self.shape.slot(self.base, self.next))
     }
 
     /// Hands the slot over once the work that is queued on `stream` is done: the stream of
@@ -231,7 +234,12 @@ const _: () = assert!(4 * wire::SEATS < limits::TIMELINE_WORDS);
 
 impl Drop for RingWriter {
     fn drop(&mut self) {
-        let id = self.buffer.id();
-        self.timeline.line.shared.connection.retire_later(std::iter::once(id));
+        let (id, connection) = (self.buffer.id(), &self.timeline.line.shared.connection);
+        if connection.is_own_process() {
+            connection.retire_later(std::iter::once(id));
+        } else {
+            // CUDA does not work in a forked child, and the memory is its parent's.
+            std::mem::forget(self.memory.take());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gpu_handoff_client::{Acquire, AcquireSet, Buffer, ClientError, StreamRef};
+use gpu_handoff_cuda::drop_errors;
 use gpu_handoff_cuda::raw::{ForkEnd, Raw};
 
 use super::order::{Orders, Rest};
@@ -12,7 +13,7 @@ use super::order::{Orders, Rest};
 /// The child must have a lease called `lease`, a publication `kept` and one of each else in the parent.
 pub(super) fn try_everything(orders: &mut Orders, rest: &mut Rest<'_>) -> anyhow::Result<Vec<String>> {
     let names: Vec<&str> = calls().iter().map(|(name, _)| *name).collect();
-    let raw = Raw::load()?;
+    let (raw, before) = (Raw::load()?, drop_errors());
     let end = raw.in_forked_child(|_| {
         let mut failed = 0;
         for (bit, (_, call)) in calls().iter().enumerate() {
@@ -22,17 +23,22 @@ pub(super) fn try_everything(orders: &mut Orders, rest: &mut Rest<'_>) -> anyhow
         }
         // Dropping in the child does nothing: neither to the driver, which would hang or crash, nor to the node.
         orders.readers.clear();
+        orders.writers.clear();
         orders.lease_sets.clear();
         orders.published_sets.clear();
         orders.timelines.clear();
         rest.leases.clear();
         rest.published.clear();
+        if drop_errors() != before {
+            failed |= 1 << names.len();
+        }
         failed
     });
+    let what = names.iter().copied().chain(["drop: the driver was called"]);
     match end {
         ForkEnd::Answered(failed) => {
-            let failed = names.iter().enumerate().filter(|(bit, _)| failed & (1 << bit) != 0);
-            Ok(failed.map(|(_, name)| (*name).to_owned()).collect())
+            let failed = what.enumerate().filter(|(bit, _)| failed & (1 << bit) != 0);
+            Ok(failed.map(|(_, name)| name.to_owned()).collect())
         }
         other => anyhow::bail!("the forked child ended otherwise: {other:?}"),
     }

@@ -109,7 +109,7 @@ pub enum Outcome {
 #[derive(Default)]
 pub(super) struct Orders {
     pub(super) readers: HashMap<String, RingReader>,
-    writers: HashMap<String, RingWriter>,
+    pub(super) writers: HashMap<String, RingWriter>,
     pub(super) lease_sets: HashMap<String, LeaseSet>,
     pub(super) published_sets: HashMap<String, PublishedSet>,
     pub(super) timelines: HashMap<String, Timeline>,

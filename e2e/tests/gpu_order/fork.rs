@@ -26,6 +26,7 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
     acquire(&mut app, "two", "lease-on")?;
     number(&mut app, Step::PublishSet { name: s("set"), count: 3, bad: None })?;
     number(&mut app, Step::AcquireSet { name: s("set"), newer_than: 0, wait_ms: 0 })?;
+    done(&mut app, Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
     let ordered = Step::PublishOn {
         memory: s("memory"),
         name: s("ordered"),
