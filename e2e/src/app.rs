@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,9 @@ use anyhow::Context;
 use gpu_handoff_sys::isolate;
 use rustix::event::PollFlags;
 
+use crate::agent::order::{Outcome, Step};
 use crate::agent::{Answer, Command, Told};
-use crate::node::{PATIENCE, raw_pid};
+use crate::node::{PATIENCE, kill};
 use crate::wait;
 
 /// How long an application may take for one command.
@@ -91,6 +93,39 @@ impl App {
         pick(answer).map_err(|other| anyhow::anyhow!("told {command:?}, the application answered {other:?}"))
     }
 
+    /// Has it connect to the pod's socket; gives the pod and the group that it is taken for.
+    ///
+    /// # Errors
+    /// When it is not served.
+    pub fn connect(&mut self, socket: &Path) -> anyhow::Result<(String, String)> {
+        self.expect(&Command::Connect { socket: socket.to_path_buf() }, |answer| match answer {
+            Answer::Connected { pod, group } => Ok((pod, group)),
+            other => Err(other),
+        })
+    }
+
+    /// Has it do something that has no other outcome than to be done.
+    ///
+    /// # Errors
+    /// When it is not done.
+    pub fn done(&mut self, command: &Command) -> anyhow::Result<()> {
+        self.expect(command, |answer| match answer {
+            Answer::Done { .. } => Ok(()),
+            other => Err(other),
+        })
+    }
+
+    /// The same in order with GPU work, or by sets.
+    ///
+    /// # Errors
+    /// When it is not done.
+    pub fn order(&mut self, step: Step) -> anyhow::Result<()> {
+        self.expect(&Command::Order(step), |answer| match answer {
+            Answer::Order(Outcome::Done) => Ok(()),
+            other => Err(other),
+        })
+    }
+
     /// Waits for the next event of the watch that `wanted` picks, and passes over others.
     ///
     /// # Errors
@@ -120,8 +155,7 @@ impl App {
     /// # Errors
     /// When it is gone already.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        let pid = raw_pid(self.pid()?)?;
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).context("kill -9 the application")
+        kill(self.pid()?)
     }
 
     /// Lets it end by itself, and waits for that.

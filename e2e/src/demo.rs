@@ -102,11 +102,7 @@ impl Scene {
             let begin = Instant::now();
             let pod = Pod::start(&node, member.pod, walls)?;
             let mut app = pod.app(&node)?;
-            let connect = Command::Connect { socket: pod.socket().to_path_buf() };
-            let (name, group) = app.expect(&connect, |a| match a {
-                Answer::Connected { pod, group } => Ok((pod, group)),
-                other => Err(other),
-            })?;
+            let (name, group) = app.connect(pod.socket())?;
             step(begin, &format!("pod {name} of group {group}: sidecar ready, application connected"));
             pods.push(pod);
             apps.push(app);
@@ -146,9 +142,12 @@ impl Scene {
     fn hand_over(&mut self, options: &Options, report: &mut Report) -> anyhow::Result<String> {
         let bytes = options.mib << 20;
         let fill = Command::Fill { memory: "m".to_owned(), bytes, kind: options.kind, word: WORD };
-        let us = self.producer.expect(&fill, done)?;
+        let us = self.producer.expect(&fill, |answer| match answer {
+            Answer::Done { us } => Ok(us),
+            other => Err(other),
+        })?;
         println!("\n  producer: {} MiB filled with {WORD:#x} by a GPU operation in {us:.0} µs", options.mib);
-        self.consumer.expect(&Command::Watch, done)?;
+        self.consumer.done(&Command::Watch)?;
         let acquire = Command::Acquire {
             name: Some("weights".to_owned()),
             id: None,
@@ -218,7 +217,7 @@ impl Scene {
         self.verify(report, "the memory it holds is still whole")?;
         let pinned = self.pinned()?;
         let released_ns = now_ns();
-        self.consumer.expect(&Command::Release { lease: "l".to_owned() }, done)?;
+        self.consumer.done(&Command::Release { lease: "l".to_owned() })?;
         let gone = self.consumer.await_event("the buffer is gone", ours("gone"))?;
         let ms = to_ms(gone.at_ns, released_ns);
         report.check(true, &format!("consumer: released its lease; the buffer was gone {ms:.1} ms later"));
@@ -279,13 +278,6 @@ fn free(device: &Path) -> anyhow::Result<Dump> {
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|n| n.parse().ok()).collect()
-}
-
-fn done(answer: Answer) -> Result<f64, Answer> {
-    match answer {
-        Answer::Done { us } => Ok(us),
-        other => Err(other),
-    }
 }
 
 fn to_ms(later: u64, earlier: u64) -> f64 {

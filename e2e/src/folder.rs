@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::Context;
 
@@ -35,6 +36,15 @@ impl Folder {
             found.binary(name)?;
         }
         Ok(found)
+    }
+
+    /// The same, found once for all tests of an executable.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find), each time.
+    pub fn shared() -> anyhow::Result<Self> {
+        static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
+        FOLDER.get_or_init(|| Self::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
     }
 
     /// A binary's path.

@@ -244,6 +244,17 @@ pub(crate) fn pid(child: &Child) -> anyhow::Result<rustix::process::Pid> {
     raw_pid(child.id())
 }
 
+/// `kill -9`, without waiting for the end.
+///
+/// # Errors
+/// When there is no such process, or it is process 1.
+pub fn kill(pid: u32) -> anyhow::Result<()> {
+    let process = raw_pid(pid)?;
+    anyhow::ensure!(!process.is_init(), "never process 1");
+    rustix::process::kill_process(process, rustix::process::Signal::KILL)
+        .with_context(|| format!("kill -9 process {pid}"))
+}
+
 /// A process number as the kernel's calls take it.
 pub(crate) fn raw_pid(number: u32) -> anyhow::Result<rustix::process::Pid> {
     rustix::process::Pid::from_raw(i32::try_from(number)?).context("a process number above 0")

@@ -129,6 +129,16 @@ impl Pod {
         App::new(command.spawn().context("start an application")?, isolated)
     }
 
+    /// An application in the pod that has connected.
+    ///
+    /// # Errors
+    /// When it cannot be started, or is not served.
+    pub fn connected(&self, node: &Node) -> anyhow::Result<App> {
+        let mut app = self.app(node)?;
+        app.connect(&self.socket)?;
+        Ok(app)
+    }
+
     /// A container of this pod; the simulated device is mounted into it as a device node would be.
     fn isolation(&self, node: &Node, privilege: Privilege) -> anyhow::Result<Isolation> {
         let member = raw_pid(isolate::isolated_pid(self.sidecar.id())?)?;

@@ -10,10 +10,9 @@ use gpu_handoff_e2e::agent::{Answer, Command, MemoryKind};
 use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::folder::Folder;
 use gpu_handoff_e2e::gpu::Gpu;
-use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
+use gpu_handoff_e2e::node::{Member, Node, PATIENCE, kill};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::wait;
-use rustix::process::{Pid, Signal, kill_process};
 
 const BYTES: u64 = 2 << 20;
 
@@ -33,12 +32,7 @@ impl Scene {
         let gpu = Arc::new(Gpu::simulated(&folder).unwrap());
         let node = Node::start(&folder, gpu, &members).unwrap();
         let pods = ["owner", "holder"].map(|name| Pod::start(&node, name, Walls::None).unwrap());
-        let apps = [&pods[0], &pods[1]].map(|pod| {
-            let mut app = pod.app(&node).unwrap();
-            let connect = Command::Connect { socket: pod.socket().to_owned() };
-            assert!(matches!(app.ask(&connect).unwrap(), Answer::Connected { .. }));
-            app
-        });
+        let apps = [&pods[0], &pods[1]].map(|pod| pod.connected(&node).unwrap());
         let ([owner_pod, holder_pod], [owner, holder]) = (pods, apps);
         let mut scene = Self { node, owner_pod, holder_pod, owner, holder };
         scene.publish("kept", 0x1111_1111);
@@ -59,7 +53,7 @@ impl Scene {
     }
 
     fn kill_broker(&self) {
-        kill(self.node.broker_pid().unwrap());
+        kill(self.node.broker_pid().unwrap()).unwrap();
     }
 
     fn verify(&mut self, lease: &str, word: u32) {
@@ -100,10 +94,6 @@ impl Scene {
 fn acquire(name: &str, lease: &str, wait_ms: u64) -> Command {
     let (name, lease) = (Some(name.to_owned()), lease.to_owned());
     Command::Acquire { name, id: None, newer_than: 0, wait_ms, lease, announce: false }
-}
-
-fn kill(pid: u32) {
-    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
 #[test]
@@ -147,7 +137,7 @@ fn an_acquire_that_waits_goes_on_waiting() {
 fn where_the_sidecars_are_gone_too_the_owner_exports_its_memory_again() {
     let mut scene = Scene::start();
     for pod in [&scene.owner_pod, &scene.holder_pod] {
-        kill(pod.sidecar_pid().unwrap());
+        kill(pod.sidecar_pid().unwrap()).unwrap();
     }
     scene.kill_broker();
     let Scene { node, owner_pod, holder_pod, .. } = &mut scene;

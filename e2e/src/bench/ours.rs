@@ -33,10 +33,7 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn start(node: &Node, pods: &[Pod; 2]) -> anyhow::Result<Self> {
-        let [mut producer, mut consumer] = [pods[0].app(node)?, pods[1].app(node)?];
-        for (app, pod) in [(&mut producer, &pods[0]), (&mut consumer, &pods[1])] {
-            app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, connected)?;
-        }
+        let [producer, consumer] = [pods[0].connected(node)?, pods[1].connected(node)?];
         Ok(Self { producer, consumer, socket: node.dir().join("stream.sock"), streams: 0 })
     }
 
@@ -96,13 +93,6 @@ fn asked(got: StreamTimes) -> Times {
 fn stream(answer: Answer) -> Result<StreamTimes, Answer> {
     match answer {
         Answer::Stream(times) => Ok(times),
-        other => Err(other),
-    }
-}
-
-fn connected(answer: Answer) -> Result<(), Answer> {
-    match answer {
-        Answer::Connected { .. } => Ok(()),
         other => Err(other),
     }
 }

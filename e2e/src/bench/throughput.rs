@@ -188,12 +188,7 @@ impl Stage {
         let pods = pods?;
         let mut publishers = Vec::new();
         for pod in &pods {
-            let mut app = pod.app(&node)?;
-            app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
-                Answer::Connected { .. } => Ok(()),
-                other => Err(other),
-            })?;
-            publishers.push(app);
+            publishers.push(pod.connected(&node)?);
         }
         let clients = pods.iter().cycle().take(usize::try_from(options.clients)?);
         let clients: anyhow::Result<Vec<App>> = clients.map(|pod| pod.app(&node)).collect();

@@ -115,7 +115,7 @@ pub fn run(plan: Plan, folder: &Folder, gpu: &Arc<Gpu>, walls: Walls) -> anyhow:
     let members = ["producer", "consumer"].map(|pod| Member { pod, group: "bench" });
     let node = Node::start(folder, Arc::clone(gpu), &members)?;
     let pods = [Pod::start(&node, "producer", walls)?, Pod::start(&node, "consumer", walls)?];
-    let mut apps = [connected(&node, &pods[0])?, connected(&node, &pods[1])?];
+    let mut apps = [pods[0].connected(&node)?, pods[1].connected(&node)?];
     prepare(&mut apps)?;
     let mut rows = Vec::new();
     let mut words = 0;
@@ -137,7 +137,7 @@ pub fn run(plan: Plan, folder: &Folder, gpu: &Arc<Gpu>, walls: Walls) -> anyhow:
     let killed = (0..plan.kills).map(|n| kill(&node, &pods[0], &mut apps[1], n, 1));
     let killed = killed.collect::<Result<Vec<_>, _>>()?;
     // Last, by an application of its own: should its streams stand still, it cannot be asked any more.
-    let mut waiter = connected(&node, &pods[1])?;
+    let mut waiter = pods[1].connected(&node)?;
     let many_streams_us =
         kill(&node, &pods[0], &mut waiter, plan.kills, MANY_STREAMS).map_err(|e| format!("{e:#}"));
     match many_streams_us {
@@ -157,27 +157,11 @@ pub fn run(plan: Plan, folder: &Folder, gpu: &Arc<Gpu>, walls: Walls) -> anyhow:
     })
 }
 
-fn connected(node: &Node, pod: &Pod) -> anyhow::Result<App> {
-    let mut app = pod.app(node)?;
-    app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
-        Answer::Connected { .. } => Ok(()),
-        other => Err(other),
-    })?;
-    Ok(app)
-}
-
-fn done(app: &mut App, step: Step) -> anyhow::Result<()> {
-    app.expect(&Command::Order(step), |answer| match answer {
-        Answer::Order(Outcome::Done) => Ok(()),
-        other => Err(other),
-    })
-}
-
 /// A ring of one slot with its reader, and two bare words that both sides reach.
 fn prepare([writer, reader]: &mut [App; 2]) -> anyhow::Result<()> {
-    done(writer, Step::Ring { name: "slot".into(), slots: 1, seats: 1 })?;
+    writer.order(Step::Ring { name: "slot".into(), slots: 1, seats: 1 })?;
     reader.tell(&Command::Order(Step::Join { name: "slot".into() }))?;
-    done(writer, Step::Readers { name: "slot".into(), count: 1 })?;
+    writer.order(Step::Readers { name: "slot".into(), count: 1 })?;
     reader.hear()?;
     let fill = Command::Fill { memory: "words".into(), bytes: 2 << 20, kind: MemoryKind::Vmm, word: 0 };
     writer
@@ -232,13 +216,13 @@ fn measure(
 
 /// Microseconds from the kill of a timeline's owner to the end of the work of the streams that waited for it.
 fn kill(node: &Node, pod: &Pod, waiter: &mut App, n: usize, streams: usize) -> anyhow::Result<f64> {
-    let mut owner = connected(node, pod)?;
+    let mut owner = pod.connected(node)?;
     let line = format!("line-{n}");
-    done(&mut owner, Step::Timeline { name: line.clone(), words: 8, reserve: 8 })?;
-    done(waiter, Step::AcquireTimeline { name: line.clone() })?;
+    owner.order(Step::Timeline { name: line.clone(), words: 8, reserve: 8 })?;
+    waiter.order(Step::AcquireTimeline { name: line.clone() })?;
     for stream in 0..streams {
         let stream = format!("victim-{stream}");
-        done(waiter, Step::Wait { timeline: line.clone(), stream, word: 3, value: 1 })?;
+        waiter.order(Step::Wait { timeline: line.clone(), stream, word: 3, value: 1 })?;
     }
     let idle = |stream: usize| {
         Command::Order(Step::Idle { stream: format!("victim-{stream}"), timeout_ms: PATIENCE_MS })
@@ -257,7 +241,7 @@ fn kill(node: &Node, pod: &Pod, waiter: &mut App, n: usize, streams: usize) -> a
         Answer::Refused { code, .. } if code == "PEER_DIED" => {}
         other => anyhow::bail!("the client answered {other:?} instead of PEER_DIED"),
     }
-    done(waiter, Step::DropTimeline { name: line })?;
+    waiter.order(Step::DropTimeline { name: line })?;
     owner.reap()?;
     Ok(us_between(killed_ns, at_ns))
 }

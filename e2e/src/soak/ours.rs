@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::process::Signal;
 
 use super::memory::ms;
 use super::report::{Report, Time};
@@ -12,7 +11,7 @@ use super::stage::{Stage, WAIT};
 use super::talk;
 use crate::agent::now_ns;
 use crate::footprint;
-use crate::node::{PATIENCE, raw_pid};
+use crate::node::{PATIENCE, kill};
 use crate::wait;
 
 /// The random time before a kill, and before something is started again, at most, in milliseconds.
@@ -166,12 +165,6 @@ impl Stage {
         };
         footprint::family(self.node.plugin_pid()).into_iter().filter(is_it).collect()
     }
-}
-
-/// `kill -9`.
-fn kill(pid: u32) -> anyhow::Result<()> {
-    rustix::process::kill_process(raw_pid(pid)?, Signal::KILL)
-        .with_context(|| format!("kill -9 process {pid}"))
 }
 
 /// A process that has ended and was not waited for runs no more.

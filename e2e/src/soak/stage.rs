@@ -103,7 +103,7 @@ impl Stage {
         let Ok(pods) = <[Pod; 4]>::try_from(pods?) else { anyhow::bail!("four pods were started") };
         let connected = |pod: &Pod| {
             let mut app = pod.app(&node)?;
-            talk::connect(&mut app, pod.socket())?;
+            app.connect(pod.socket())?;
             anyhow::Ok(app)
         };
         let owner = connected(&pods[2])?;
@@ -166,7 +166,7 @@ impl Stage {
         let work = self.work(self.load.len());
         let pod = &self.pods[pod];
         let mut app = pod.app(&self.node)?;
-        talk::connect(&mut app, pod.socket())?;
+        app.connect(pod.socket())?;
         talk::churn(&mut app, work)?;
         Ok(app)
     }

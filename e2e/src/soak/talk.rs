@@ -1,6 +1,5 @@
 //! What is said to an application, and what is expected back.
 
-use std::path::Path;
 use std::time::Duration;
 
 use crate::agent::{Answer, Command, MemoryKind, Told, churn};
@@ -11,14 +10,6 @@ use crate::app::App;
 pub(super) struct Seen {
     pub(super) id: String,
     pub(super) generation: u64,
-}
-
-/// Connects.
-pub(super) fn connect(app: &mut App, socket: &Path) -> anyhow::Result<()> {
-    app.expect(&Command::Connect { socket: socket.to_path_buf() }, |answer| match answer {
-        Answer::Connected { .. } => Ok(()),
-        other => Err(other),
-    })
 }
 
 /// Makes memory, fills it, and publishes it under its own name.
@@ -32,7 +23,7 @@ pub(super) fn publish(app: &mut App, name: &str, bytes: u64, word: u32) -> anyho
 
 /// Makes memory and fills it.
 pub(super) fn fill(app: &mut App, name: &str, bytes: u64, word: u32) -> anyhow::Result<()> {
-    done(app, &Command::Fill { memory: name.to_owned(), bytes, kind: MemoryKind::Vmm, word })
+    app.done(&Command::Fill { memory: name.to_owned(), bytes, kind: MemoryKind::Vmm, word })
 }
 
 /// Publishes memory that was filled under its own name; the refusal's text where it is refused.
@@ -46,7 +37,7 @@ pub(super) fn publish_filled(app: &mut App, name: &str) -> anyhow::Result<Result
 
 /// Frees memory.
 pub(super) fn free(app: &mut App, memory: &str) -> anyhow::Result<()> {
-    done(app, &Command::Free { memory: memory.to_owned() })
+    app.done(&Command::Free { memory: memory.to_owned() })
 }
 
 /// Retires, and tells how many leases are left.
@@ -93,7 +84,7 @@ pub(super) fn refusal(app: &mut App, id: &str) -> anyhow::Result<String> {
 
 /// Releases.
 pub(super) fn release(app: &mut App, lease: &str) -> anyhow::Result<()> {
-    done(app, &Command::Release { lease: lease.to_owned() })
+    app.done(&Command::Release { lease: lease.to_owned() })
 }
 
 /// Looks at every word of a leased buffer: how many are wrong.
@@ -114,7 +105,7 @@ pub(super) fn lease_state(app: &mut App, lease: &str) -> anyhow::Result<String> 
 
 /// Begins to watch, anew if it watched before.
 pub(super) fn watch(app: &mut App) -> anyhow::Result<()> {
-    done(app, &Command::Watch)
+    app.done(&Command::Watch)
 }
 
 /// Lets it wait for an event; [`told`] gives that.
@@ -133,20 +124,13 @@ pub(super) fn told(app: &mut App) -> anyhow::Result<Told> {
 
 /// Begins to publish and acquire all the time.
 pub(super) fn churn(app: &mut App, work: churn::Work) -> anyhow::Result<()> {
-    done(app, &Command::Churn { work })
+    app.done(&Command::Churn { work })
 }
 
 /// Ends that.
 pub(super) fn end_churn(app: &mut App) -> anyhow::Result<churn::Churned> {
     app.expect(&Command::EndChurn, |answer| match answer {
         Answer::Churned(churned) => Ok(churned),
-        other => Err(other),
-    })
-}
-
-fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
-    app.expect(command, |answer| match answer {
-        Answer::Done { .. } => Ok(()),
         other => Err(other),
     })
 }

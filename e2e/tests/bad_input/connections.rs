@@ -1,5 +1,6 @@
 //! Connections that a sidecar hands on, and what can be done to them.
 
+use gpu_handoff_e2e::folder::Folder;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -8,7 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
-use gpu_handoff_e2e::node::PATIENCE;
+use gpu_handoff_e2e::node::{PATIENCE, kill};
 use gpu_handoff_e2e::rough::{Client, Sidecar, Wire, hello};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_protocol::codec;
@@ -18,7 +19,7 @@ use gpu_handoff_protocol::{Code, PROTOCOL_VERSION};
 use gpu_handoff_sys::options;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::scene::{Scene, eventually, expect_code, folder, kill, refused_with};
+use crate::scene::{Scene, eventually, expect_code, refused_with};
 
 /// Connections to one slot at a time.
 const SLOT_CONNECTIONS: usize = 4;
@@ -85,7 +86,7 @@ fn a_connection_of_nobody() -> anyhow::Result<()> {
         // Its process is dead.
         let place = tempfile::tempdir()?;
         let (path, listener) = (place.path().join("s"), SeqListener::bind(&place.path().join("s"))?);
-        let mut child = Command::new(folder()?.binary("gpu-handoff-sidecar")?)
+        let mut child = Command::new(Folder::shared()?.binary("gpu-handoff-sidecar")?)
             .args(["ready", "--socket"])
             .arg(&path)
             .stdout(Stdio::null())

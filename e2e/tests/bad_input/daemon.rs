@@ -1,12 +1,13 @@
 //! The daemon itself: what it does not start with, how it stops, and the sidecar while it is away.
 
+use gpu_handoff_e2e::folder::Folder;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use gpu_handoff_e2e::node::PATIENCE;
+use gpu_handoff_e2e::node::{PATIENCE, kill};
 use gpu_handoff_e2e::rough::{Client, Sidecar, hello};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Target, Wanted};
@@ -14,7 +15,7 @@ use gpu_handoff_protocol::{Code, PROTOCOL_VERSION};
 use gpu_handoff_sys::unprivileged::{User, can_become, confine};
 use rustix::process::{Pid, Signal};
 
-use crate::scene::{Scene, eventually, expect_code, folder, kill, wait_for_socket};
+use crate::scene::{Scene, eventually, expect_code, wait_for_socket};
 
 /// Connections that a sidecar holds while the daemon is away.
 const HELD: usize = 64;
@@ -78,13 +79,13 @@ impl Place {
     }
 
     fn plugin(&self) -> anyhow::Result<Command> {
-        let mut command = Command::new(folder()?.binary("gpu-handoff-plugin")?);
+        let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-plugin")?);
         command.arg("node").arg("--run-dir").arg(self.0.path().join("run"));
         command.arg("--static-members").arg(self.members());
         command.arg("--kubelet-socket").arg(self.0.path().join("no-kubelet.sock"));
         // Nothing here needs a GPU.
         command
-            .env("LD_LIBRARY_PATH", folder()?.simulator()?)
+            .env("LD_LIBRARY_PATH", Folder::shared()?.simulator()?)
             .env("SIMCUDA_DIR", self.0.path().join("device"));
         Ok(command)
     }
@@ -96,7 +97,7 @@ impl Place {
     }
 
     fn start_sidecar(&self) -> anyhow::Result<Process> {
-        let mut command = Command::new(folder()?.binary("gpu-handoff-sidecar")?);
+        let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-sidecar")?);
         command
             .arg("serve")
             .arg("--slot")
@@ -382,7 +383,7 @@ fn a_broker_that_dies_is_replaced() -> anyhow::Result<()> {
 
 #[test]
 fn a_broker_that_is_started_by_hand() -> anyhow::Result<()> {
-    let mut command = Command::new(folder()?.binary("gpu-handoff-plugin")?);
+    let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-plugin")?);
     let (status, said) = Process::start(command.arg("broker"))?.ended()?;
     assert!(status.code() == Some(1) && said.contains("started by `gpu-handoff-plugin node`"), "{said}");
     Ok(())

@@ -1,5 +1,6 @@
 //! Peers that die in the middle. What they held ends with them, and nothing else does.
 
+use gpu_handoff_e2e::folder::Folder;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +13,7 @@ use anyhow::{Context, ensure};
 use gpu_handoff_e2e::agent::Command as Order;
 use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::gpu::Gpu;
-use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
+use gpu_handoff_e2e::node::{Member, Node, PATIENCE, kill};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::message::{
@@ -21,8 +22,7 @@ use gpu_handoff_protocol::message::{
 use gpu_handoff_protocol::{BufferId, Code};
 
 use crate::scene::{
-    BYTES, SOURCE, Scene, Stage, acquire, acquired, device, eventually, folder, kill, publish, refused_with,
-    verify,
+    BYTES, SOURCE, Scene, Stage, acquire, acquired, device, eventually, publish, refused_with, verify,
 };
 
 /// Starts the program `rough` in the misbehaving pod, and waits for the first line that it prints.
@@ -32,7 +32,7 @@ fn rough(stage: &Stage, deed: &str) -> anyhow::Result<(Child, String)> {
 
 /// The same with a place where somebody accepts connections and reads nothing.
 fn rough_with_sink(stage: &Stage, deed: &str, sink: SocketAddr) -> anyhow::Result<(Child, String)> {
-    let mut command = Command::new(folder()?.binary("rough")?);
+    let mut command = Command::new(Folder::shared()?.binary("rough")?);
     command.arg(deed).arg("--socket").arg(stage.rough.socket()).args(["--source", SOURCE]);
     command.arg("--sink").arg(sink.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start `rough`")?;
@@ -224,7 +224,7 @@ fn the_sidecar() -> anyhow::Result<()> {
         // Sessions outlive it: it was their door, not their way.
         verify(&mut consumer)?;
         publish(&mut source, "another")?;
-        crate::scene::done(&mut consumer, &Order::Release { lease: "lease".to_owned() })?;
+        consumer.done(&Order::Release { lease: "lease".to_owned() })?;
         acquired(&mut consumer, "another")?;
         verify(&mut consumer)?;
         ensure!(
@@ -305,13 +305,13 @@ fn a_producer_whose_descriptors_block_their_closer() -> anyhow::Result<()> {
 /// A GPU worker that could not load the driver is not the last one.
 #[test]
 fn a_driver_that_comes_late() -> anyhow::Result<()> {
-    let gpu = Gpu::simulated(&folder()?)?;
+    let gpu = Gpu::simulated(&Folder::shared()?)?;
     let device = gpu.device_folder().context("a simulated device")?.to_path_buf();
     let mode = device.metadata()?.permissions();
     std::fs::remove_dir(&device)?;
     File::create(&device)?;
     let member = Member { pod: "pod", group: "group" };
-    let node = Node::start_with(&folder()?, Arc::new(gpu), &[member], &serde_json::json!({}))?;
+    let node = Node::start_with(&Folder::shared()?, Arc::new(gpu), &[member], &serde_json::json!({}))?;
     let pod = Pod::start(&node, "pod", Walls::None)?;
     let mut client = Client::greeted(pod.socket())?;
     for _ in 0..20 {

@@ -1,5 +1,6 @@
 //! Descriptors that are not what they should be, or not as many.
 
+use gpu_handoff_e2e::folder::Folder;
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +19,7 @@ use gpu_handoff_protocol::{Code, DeviceUuid, PROTOCOL_VERSION};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 
 use crate::scene::{
-    self, BYTES, Scene, Stage, descriptor_numbers, device, eventually, expect_code, folder, refused_with,
+    self, BYTES, Scene, Stage, descriptor_numbers, device, eventually, expect_code, refused_with,
 };
 
 /// The kernel's most descriptors of one packet.
@@ -290,7 +291,7 @@ fn memory_file(device: &std::path::Path) -> anyhow::Result<std::path::PathBuf> {
 
 #[test]
 fn memory_of_another_size_or_another_gpu() -> anyhow::Result<()> {
-    let gpu = Gpu::several(&folder()?, 2)?;
+    let gpu = Gpu::several(&Folder::shared()?, 2)?;
     Scene::on(gpu, &serde_json::json!({}))?.run(|stage| {
         let source = stage.source()?;
         let (mut client, grant) = stage.with_memory()?;

@@ -15,6 +15,7 @@ mod in_flight;
 mod leases;
 mod lingering;
 mod packets;
+mod pair;
 mod reach;
 mod same_user;
 mod scene;

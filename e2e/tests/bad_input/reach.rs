@@ -1,5 +1,6 @@
 //! Memory of another GPU than the one that the importer maps it on.
 
+use gpu_handoff_e2e::folder::Folder;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -14,8 +15,6 @@ use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_sys::isolate::{Isolation, available};
 use serde_json::json;
 
-use crate::scene::folder;
-
 /// A node with several GPUs; a buffer on the first of them is published.
 struct Machine {
     node: Node,
@@ -27,7 +26,7 @@ struct Machine {
 impl Machine {
     /// `held` are the GPUs of the importing pod, by their place in the survey; `None`: all.
     fn start(gpus: usize, settings: Settings, held: Option<&[usize]>) -> anyhow::Result<Self> {
-        let (gpu, survey) = Gpu::machine(&folder()?, gpus, settings)?;
+        let (gpu, survey) = Gpu::machine(&Folder::shared()?, gpus, settings)?;
         let members = [("a", "producer"), ("b", "consumer")].map(|(_, pod)| Member { pod, group: "group" });
         let mut list = members
             .clone()
@@ -36,7 +35,8 @@ impl Machine {
             let held: Vec<_> = held.iter().map(|n| survey.devices[*n].uuid.to_string()).collect();
             list[1]["devices"] = json!(held);
         }
-        let node = Node::start_from(&folder()?, Arc::new(gpu), &members, &json!({ "members": list }))?;
+        let node =
+            Node::start_from(&Folder::shared()?, Arc::new(gpu), &members, &json!({ "members": list }))?;
         node.wait_for_log("surveyed the GPUs")?;
         let pods = [Pod::start(&node, "producer", Walls::None)?, Pod::start(&node, "consumer", Walls::None)?];
         let mut producer = pods[0].app(&node)?;
@@ -54,7 +54,7 @@ impl Machine {
 
     /// A process that will acquire the buffer to map it on that GPU.
     fn importer(&self, on: DeviceUuid) -> anyhow::Result<Command> {
-        let mut command = Command::new(folder()?.binary("rough")?);
+        let mut command = Command::new(Folder::shared()?.binary("rough")?);
         command.arg("reach").arg(on.to_string()).arg("--socket").arg(self.pods[1].socket());
         Ok(command)
     }

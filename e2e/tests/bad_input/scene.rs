@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -19,6 +19,8 @@ use gpu_handoff_protocol::message::{Grant, Target};
 use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
 use gpu_handoff_simcuda::dump;
 
+use crate::pair::{Pair, Rounds};
+
 /// Size of the buffers, in bytes: the granularity of GPU memory.
 pub(crate) const BYTES: u64 = 2 << 20;
 /// What the buffers of the well-behaved hold.
@@ -33,12 +35,6 @@ const SLOW: Duration = Duration::from_millis(250);
 const SLOW_MASSES: Duration = Duration::from_secs(5);
 /// The name under which [`Stage::source`] is published.
 pub(crate) const SOURCE: &str = "source";
-
-/// The binaries, built once.
-pub(crate) fn folder() -> anyhow::Result<Folder> {
-    static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
-    FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
-}
 
 /// A GPU of the simulated machine.
 pub(crate) fn device(minor: u8) -> DeviceUuid {
@@ -67,10 +63,8 @@ pub(crate) struct Stage {
     pub(crate) stranger: Pod,
     producer: Pod,
     consumer: Pod,
-    /// How often the pair has handed its buffer over.
-    rounds: AtomicU64,
-    /// How long that took each time, since the list was last taken.
-    times: Mutex<Vec<Duration>>,
+    /// What the pair has done.
+    rounds: Rounds,
 }
 
 /// A stage with a pair that hands a buffer over.
@@ -81,19 +75,13 @@ pub(crate) struct Scene {
     slow: Duration,
 }
 
-struct Pair {
-    producer: App,
-    consumer: App,
-    generation: u64,
-}
-
 impl Scene {
     pub(crate) fn start() -> anyhow::Result<Self> {
         Self::with_policy(&serde_json::json!({ "legacy": "within-namespace" }))
     }
 
     pub(crate) fn with_policy(policy: &serde_json::Value) -> anyhow::Result<Self> {
-        Self::on(Gpu::simulated(&folder()?)?, policy)
+        Self::on(Gpu::simulated(&Folder::shared()?)?, policy)
     }
 
     pub(crate) fn on(gpu: Gpu, policy: &serde_json::Value) -> anyhow::Result<Self> {
@@ -105,23 +93,15 @@ impl Scene {
             member("rough", "group"),
             member("stranger", "others"),
         ];
-        let node = Node::start_with(&folder()?, Arc::new(gpu), &members, policy)?;
+        let node = Node::start_with(&Folder::shared()?, Arc::new(gpu), &members, policy)?;
         let pod = |name| Pod::start(&node, name, Walls::None);
         let (producer, consumer) = (pod("producer")?, pod("consumer")?);
         let (rough, stranger) = (pod("rough")?, pod("stranger")?);
-        let stage = Stage {
-            rough,
-            stranger,
-            producer,
-            consumer,
-            node,
-            rounds: AtomicU64::new(0),
-            times: Mutex::default(),
-        };
+        let stage = Stage { rough, stranger, producer, consumer, node, rounds: Rounds::default() };
         for pod in [&stage.rough, &stage.stranger, &stage.consumer] {
             open_ways(pod, gpus)?;
         }
-        let pair = Pair::start(&stage)?;
+        let pair = Pair::start(stage.connected(&stage.producer)?, stage.connected(&stage.consumer)?)?;
         Ok(Self { stage, pair, slow: SLOW })
     }
 
@@ -146,7 +126,7 @@ impl Scene {
         let stop = AtomicBool::new(false);
         let (stage, pair, slow) = (&self.stage, &mut self.pair, self.slow);
         std::thread::scope(|scope| {
-            let good = scope.spawn(|| pair.go_on(&stop, stage));
+            let good = scope.spawn(|| pair.go_on(&stop, &stage.rounds));
             let _stop_at_the_end = SetOnDrop(&stop);
             let more = |count: u64| {
                 let goal = stage.rounds() + count;
@@ -155,10 +135,10 @@ impl Scene {
                 })
             };
             more(SAMPLE)?;
-            let before = stage.slowest();
+            let before = stage.rounds.slowest();
             let outcome = deed(stage);
             more(2)?;
-            let beside = stage.slowest();
+            let beside = stage.rounds.slowest();
             stop.store(true, Ordering::Relaxed);
             let paired = good.join().map_err(|_| anyhow::anyhow!("the well-behaved pair panicked"))?;
             outcome?;
@@ -203,14 +183,12 @@ impl Scene {
     pub(crate) fn stop_plugin_first(self) -> anyhow::Result<()> {
         let Self { stage, pair, .. } = self;
         stage.node.stop()?;
-        pair.producer.finish()?;
-        pair.consumer.finish()
+        pair.finish()
     }
 
     fn stop(self, rough_too: bool) -> anyhow::Result<()> {
         let Self { stage, pair, .. } = self;
-        pair.producer.finish()?;
-        pair.consumer.finish()?;
+        pair.finish()?;
         stage.wait_for_free_memory()?;
         let Stage { node, rough, stranger, producer, consumer, .. } = stage;
         for pod in [stranger, producer, consumer] {
@@ -231,58 +209,10 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-impl Pair {
-    fn start(stage: &Stage) -> anyhow::Result<Self> {
-        let mut producer = stage.connected(&stage.producer)?;
-        let consumer = stage.connected(&stage.consumer)?;
-        fill(&mut producer)?;
-        let mut pair = Self { producer, consumer, generation: 0 };
-        // Starts the GPU worker, whose descriptors count.
-        pair.hand_over()?;
-        Ok(pair)
-    }
-
-    fn go_on(&mut self, stop: &AtomicBool, stage: &Stage) -> anyhow::Result<()> {
-        while !stop.load(Ordering::Relaxed) {
-            let begin = Instant::now();
-            self.hand_over()?;
-            stage.times.lock().unwrap_or_else(PoisonError::into_inner).push(begin.elapsed());
-            stage.rounds.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn hand_over(&mut self) -> anyhow::Result<()> {
-        publish(&mut self.producer, "good")?;
-        let acquire = acquire("good", self.generation, PATIENCE);
-        self.generation = self.consumer.expect(&acquire, |answer| match answer {
-            Answer::Acquired { generation, .. } => Ok(generation),
-            other => Err(other),
-        })?;
-        verify(&mut self.consumer)?;
-        done(&mut self.consumer, &Command::Release { lease: "lease".to_owned() })?;
-        self.producer.expect(&Command::Retire { name: "good".to_owned(), deadline_ms: 0 }, |answer| {
-            match answer {
-                Answer::Retired { leases: 0 } => Ok(()),
-                other => Err(other),
-            }
-        })
-    }
-}
-
 impl Stage {
     /// How often the pair has handed its buffer over.
     pub(crate) fn rounds(&self) -> u64 {
-        self.rounds.load(Ordering::Relaxed)
-    }
-
-    /// The 99th percentile of what the pair's hand-offs took since this was asked last, but for so few the second slowest:
-    /// one hand-off alone may have met with another program.
-    fn slowest(&self) -> Duration {
-        let mut times = std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner));
-        times.sort_unstable();
-        let above = (times.len() / 100).max(1);
-        times.iter().rev().nth(above).or(times.last()).copied().unwrap_or_default()
+        self.rounds.count()
     }
 
     /// Waits until the pair has handed its buffer over often enough to tell whether it is disturbed.
@@ -293,12 +223,7 @@ impl Stage {
 
     /// An application of a pod that has connected.
     pub(crate) fn connected(&self, pod: &Pod) -> anyhow::Result<App> {
-        let mut app = pod.app(&self.node)?;
-        app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
-            Answer::Connected { .. } => Ok(()),
-            other => Err(other),
-        })?;
-        Ok(app)
+        pod.connected(&self.node)
     }
 
     /// An application of the pod that misbehaves, which itself behaves well: it has published [`SOURCE`].
@@ -433,9 +358,9 @@ pub(crate) fn refused_with<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code
     assert!(matches!(found, Err(found) if found == code), "{outcome:?} instead of {code}");
 }
 
-fn fill(app: &mut App) -> anyhow::Result<()> {
+pub(crate) fn fill(app: &mut App) -> anyhow::Result<()> {
     let memory = "memory".to_owned();
-    done(app, &Command::Fill { memory, bytes: BYTES, kind: MemoryKind::Vmm, word: WORD })
+    app.done(&Command::Fill { memory, bytes: BYTES, kind: MemoryKind::Vmm, word: WORD })
 }
 
 /// Publishes the application's memory, and gives the buffer's id back.
@@ -471,14 +396,6 @@ pub(crate) fn verify(app: &mut App) -> anyhow::Result<()> {
     })
 }
 
-/// A command that must just be done.
-pub(crate) fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
-    app.expect(command, |answer| match answer {
-        Answer::Done { .. } => Ok(()),
-        other => Err(other),
-    })
-}
-
 /// Waits until a path is a socket that somebody listens on.
 pub(crate) fn wait_for_socket(path: &Path) -> anyhow::Result<()> {
     let what = format!("somebody listens on {}", path.display());
@@ -488,11 +405,4 @@ pub(crate) fn wait_for_socket(path: &Path) -> anyhow::Result<()> {
 /// Checks a condition, again and again, until it holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     wait::until(PATIENCE, what, || Ok(holds()?.then_some(())))
-}
-
-/// Sends a signal.
-pub(crate) fn kill(pid: u32) -> anyhow::Result<()> {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process number above 0")?;
-    ensure!(pid.as_raw_nonzero().get() > 1, "never process 1");
-    Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
 }

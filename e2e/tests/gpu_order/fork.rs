@@ -3,7 +3,7 @@
 use gpu_handoff_e2e::agent::order::{Outcome, Step};
 use gpu_handoff_e2e::agent::{Answer, Command};
 
-use crate::stage::{Stage, acquire, brake, done, fill, looked, number};
+use crate::stage::{Stage, acquire, brake, fill, looked, number};
 
 fn s(text: &str) -> String {
     text.to_owned()
@@ -17,7 +17,7 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
     fill(&mut owner, "memory")?;
     for name in ["one", "two"] {
         let (memory, timeline, stream) = (s("memory"), s("order"), s("write"));
-        done(&mut owner, Step::PublishOn { memory, name: s(name), stream, timeline, seats: 2 })?;
+        owner.order(Step::PublishOn { memory, name: s(name), stream, timeline, seats: 2 })?;
     }
     // One of everything.
     brake(&mut app, "own")?;
@@ -26,7 +26,7 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
     acquire(&mut app, "two", "lease-on")?;
     number(&mut app, Step::PublishSet { name: s("set"), count: 3, bad: None })?;
     number(&mut app, Step::AcquireSet { name: s("set"), newer_than: 0, wait_ms: 0 })?;
-    done(&mut app, Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
+    app.order(Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
     let ordered = Step::PublishOn {
         memory: s("memory"),
         name: s("ordered"),
@@ -34,7 +34,7 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
         timeline: s("own"),
         seats: 1,
     };
-    done(&mut app, ordered)?;
+    app.order(ordered)?;
     app.ask(&Command::Publish { memory: s("memory"), name: s("kept") })?;
     let failed = app.expect(&Command::Order(Step::Fork), |answer| match answer {
         Answer::Order(Outcome::Forked { failed }) => Ok(failed),
@@ -42,11 +42,11 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
     })?;
     assert!(failed.is_empty(), "not refused with FORKED: {failed:?}");
     // The parent has all that it had.
-    done(&mut app, Step::CheckLease { lease: s("lease") })?;
-    done(&mut app, Step::WaitOn { lease: s("lease-on"), stream: s("r") })?;
-    done(&mut app, Step::ReleaseOn { lease: s("lease-on"), stream: s("r") })?;
+    app.order(Step::CheckLease { lease: s("lease") })?;
+    app.order(Step::WaitOn { lease: s("lease-on"), stream: s("r") })?;
+    app.order(Step::ReleaseOn { lease: s("lease-on"), stream: s("r") })?;
     assert_eq!(looked(&mut app, Step::VerifySet { name: s("set") })?, (3, 0));
-    done(&mut app, Step::RetireOn { name: s("ordered"), stream: s("w") })?;
+    app.order(Step::RetireOn { name: s("ordered"), stream: s("w") })?;
     app.expect(&Command::Retire { name: s("kept"), deadline_ms: 0 }, |answer| match answer {
         Answer::Retired { .. } => Ok(()),
         other => Err(other),

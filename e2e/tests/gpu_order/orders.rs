@@ -4,7 +4,7 @@ use gpu_handoff_e2e::agent::order::Step;
 use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::app::App;
 
-use crate::stage::{Stage, acquire, brake, comes_to_rest, done, fill, hold, let_go, number, refused};
+use crate::stage::{Stage, acquire, brake, comes_to_rest, fill, hold, let_go, number, refused};
 
 /// A moment in which a stream that is not held back would long have gone on.
 const MOMENT_MS: u64 = 150;
@@ -15,15 +15,15 @@ fn s(text: &str) -> String {
 
 fn publish_on(app: &mut App, stream: &str, seats: u32) -> anyhow::Result<()> {
     let (memory, name, stream, timeline) = (s("memory"), s("frame"), s(stream), s("order"));
-    done(app, Step::PublishOn { memory, name, stream, timeline, seats })
+    app.order(Step::PublishOn { memory, name, stream, timeline, seats })
 }
 
 fn retire_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
-    done(app, Step::RetireOn { name: s("frame"), stream: s(stream) })
+    app.order(Step::RetireOn { name: s("frame"), stream: s(stream) })
 }
 
 fn write_on(app: &mut App, stream: &str, value: u64) -> anyhow::Result<()> {
-    done(app, Step::WriteOn { memory: s("memory"), stream: s(stream), value })
+    app.order(Step::WriteOn { memory: s("memory"), stream: s(stream), value })
 }
 
 fn content(app: &mut App) -> anyhow::Result<u64> {
@@ -31,11 +31,11 @@ fn content(app: &mut App) -> anyhow::Result<u64> {
 }
 
 fn wait_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
-    done(app, Step::WaitOn { lease: s("lease"), stream: s(stream) })
+    app.order(Step::WaitOn { lease: s("lease"), stream: s(stream) })
 }
 
 fn release_on(app: &mut App, stream: &str) -> anyhow::Result<()> {
-    done(app, Step::ReleaseOn { lease: s("lease"), stream: s(stream) })
+    app.order(Step::ReleaseOn { lease: s("lease"), stream: s(stream) })
 }
 
 fn finish(stage: Stage, apps: impl IntoIterator<Item = App>) -> anyhow::Result<()> {
@@ -55,9 +55,9 @@ fn a_buffer_is_read_when_its_writers_stream_is_done() -> anyhow::Result<()> {
     acquire(&mut reader, "frame", "lease")?;
     wait_on(&mut reader, "read")?;
     assert!(!comes_to_rest(&mut reader, "read", MOMENT_MS)?, "it is not written yet");
-    done(&mut reader, Step::CheckLease { lease: s("lease") })?;
+    reader.order(Step::CheckLease { lease: s("lease") })?;
     let_go(&mut owner, "order")?;
-    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    reader.order(Step::Synchronize { stream: s("read") })?;
     assert_eq!(number(&mut reader, Step::ReadLease { lease: s("lease") })?, 42);
     release_on(&mut reader, "read")?;
     finish(stage, [owner, reader])
@@ -81,7 +81,7 @@ fn a_slot_is_not_overwritten_before_its_readers_gpu_work_has_ended() -> anyhow::
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the reader's stream is held back");
     assert_eq!(content(&mut owner)?, 42);
     let_go(&mut reader, "brake")?;
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     assert_eq!(content(&mut owner)?, 43);
     // Again with the same words of the timeline, whose values have risen meanwhile.
     for _ in 0..40 {
@@ -91,7 +91,7 @@ fn a_slot_is_not_overwritten_before_its_readers_gpu_work_has_ended() -> anyhow::
         release_on(&mut reader, "read")?;
         retire_on(&mut owner, "write")?;
     }
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     finish(stage, [owner, reader])
 }
 
@@ -115,7 +115,7 @@ fn a_seat_that_somebody_had_before_is_waited_for_too() -> anyhow::Result<()> {
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the second holder's stream is held back");
     assert_eq!(content(&mut owner)?, 42);
     let_go(&mut reader, "brake")?;
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     assert_eq!(content(&mut owner)?, 43);
     // More often than the timeline has words: the one that the owner's stream waits for comes back each time.
     for _ in 0..70 {
@@ -125,7 +125,7 @@ fn a_seat_that_somebody_had_before_is_waited_for_too() -> anyhow::Result<()> {
         acquire_with_patience(&mut reader)?;
         release_on(&mut reader, "read")?;
         retire_on(&mut owner, "write")?;
-        done(&mut owner, Step::Synchronize { stream: s("write") })?;
+        owner.order(Step::Synchronize { stream: s("write") })?;
     }
     finish(stage, [owner, reader])
 }
@@ -154,7 +154,7 @@ fn a_reader_that_simply_releases_lets_the_owner_go_on() -> anyhow::Result<()> {
     retire_on(&mut owner, "write")?;
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
     reader.expect(&Command::Release { lease: s("lease") }, crate::stage::is_done)?;
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     finish(stage, [owner, reader])
 }
 
@@ -172,7 +172,7 @@ fn a_dead_reader_holds_up_nobody() -> anyhow::Result<()> {
     retire_on(&mut owner, "write")?;
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
     reader.kill()?;
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     // The word that was poisoned serves again.
     let mut reader = replaced(&stage, reader)?;
     brake(&mut reader, "brake")?;
@@ -183,7 +183,7 @@ fn a_dead_reader_holds_up_nobody() -> anyhow::Result<()> {
     retire_on(&mut owner, "write")?;
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?, "the new reader is waited for");
     let_go(&mut reader, "brake")?;
-    done(&mut owner, Step::Synchronize { stream: s("write") })?;
+    owner.order(Step::Synchronize { stream: s("write") })?;
     finish(stage, [owner, reader])
 }
 
@@ -204,7 +204,7 @@ fn a_reader_of_a_dead_owner_goes_on_and_is_told() -> anyhow::Result<()> {
     wait_on(&mut reader, "read")?;
     assert!(!comes_to_rest(&mut reader, "read", MOMENT_MS)?);
     owner.kill()?;
-    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    reader.order(Step::Synchronize { stream: s("read") })?;
     refused(&mut reader, Step::CheckLease { lease: s("lease") }, "PEER_DIED")?;
     refused(&mut reader, Step::WaitOn { lease: s("lease"), stream: s("read") }, "PEER_DIED")?;
     assert!(comes_to_rest(&mut reader, "read", 0)?, "nothing was queued");
@@ -223,12 +223,12 @@ fn what_was_ready_before_its_owner_died_stays_ready() -> anyhow::Result<()> {
     publish_on(&mut owner, "write", 1)?;
     acquire(&mut reader, "frame", "lease")?;
     wait_on(&mut reader, "read")?;
-    done(&mut reader, Step::Synchronize { stream: s("read") })?;
+    reader.order(Step::Synchronize { stream: s("read") })?;
     owner.kill()?;
     owner.reap()?;
     stage.node.wait_for_log("leases are left")?;
-    done(&mut reader, Step::CheckLease { lease: s("lease") })?;
-    done(&mut reader, Step::WaitOn { lease: s("lease"), stream: s("read") })?;
+    reader.order(Step::CheckLease { lease: s("lease") })?;
+    reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })?;
     assert_eq!(number(&mut reader, Step::ReadLease { lease: s("lease") })?, 42);
     release_on(&mut reader, "read")?;
     finish(stage, [reader])
@@ -238,22 +238,22 @@ fn what_was_ready_before_its_owner_died_stays_ready() -> anyhow::Result<()> {
 fn raw_words_order_two_pods_and_their_limits_are_errors() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut owner, mut other) = stage.apps()?;
-    done(&mut owner, Step::Timeline { name: s("line"), words: 4, reserve: 4 })?;
-    done(&mut other, Step::AcquireTimeline { name: s("line") })?;
+    owner.order(Step::Timeline { name: s("line"), words: 4, reserve: 4 })?;
+    other.order(Step::AcquireTimeline { name: s("line") })?;
     let wait = |word, value| Step::Wait { timeline: s("line"), stream: s("a"), word, value };
     let signal = |word, value| Step::Signal { timeline: s("line"), stream: s("a"), word, value };
     for round in 1..=50 {
-        done(&mut owner, signal(0, round))?;
-        done(&mut other, wait(0, round))?;
-        done(&mut other, signal(1, round))?;
-        done(&mut owner, wait(1, round))?;
+        owner.order(signal(0, round))?;
+        other.order(wait(0, round))?;
+        other.order(signal(1, round))?;
+        owner.order(wait(1, round))?;
     }
-    done(&mut owner, Step::WaitHere { timeline: s("line"), word: 1, value: 50, timeout_ms: 20_000 })?;
+    owner.order(Step::WaitHere { timeline: s("line"), word: 1, value: 50, timeout_ms: 20_000 })?;
     for bad in [wait(4, 1), signal(4, 1), wait(0, 1 << 62), signal(0, u64::MAX)] {
         refused(&mut other, bad, "TOO_LARGE")?;
     }
     // Its owner's end sets the stream free, and a thread that waits.
-    done(&mut other, wait(2, 1))?;
+    other.order(wait(2, 1))?;
     other.tell(&Command::Order(Step::WaitHere {
         timeline: s("line"),
         word: 2,
@@ -265,7 +265,7 @@ fn raw_words_order_two_pods_and_their_limits_are_errors() -> anyhow::Result<()> 
     assert!(matches!(&answer, Answer::Refused { code, .. } if code == "PEER_DIED"), "{answer:?}");
     assert!(comes_to_rest(&mut other, "a", 20_000)?);
     refused(&mut other, Step::Check { timeline: s("line"), word: 2, value: 1 }, "PEER_DIED")?;
-    done(&mut other, Step::Check { timeline: s("line"), word: 0, value: 50 })?;
+    other.order(Step::Check { timeline: s("line"), word: 0, value: 50 })?;
     owner.reap()?;
     finish(stage, [other])
 }

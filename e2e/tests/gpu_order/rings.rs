@@ -3,7 +3,7 @@
 use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
 
-use crate::stage::{Stage, comes_to_rest, done, looked, picked, refused};
+use crate::stage::{Stage, comes_to_rest, looked, picked, refused};
 
 fn s(text: &str) -> String {
     text.to_owned()
@@ -30,17 +30,17 @@ fn every_reader_sees_every_number_once_and_whole() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut writer, mut one) = stage.apps()?;
     let mut two = stage.app(&stage.consumer)?;
-    done(&mut writer, Step::Ring { name: s("ring"), slots: 3, seats: 2 })?;
+    writer.order(Step::Ring { name: s("ring"), slots: 3, seats: 2 })?;
     one.tell(&Command::Order(join()))?;
     two.tell(&Command::Order(join()))?;
-    done(&mut writer, readers(2))?;
+    writer.order(readers(2))?;
     one.hear()?;
     two.hear()?;
     let mut third = stage.app(&stage.consumer)?;
     refused(&mut third, join(), "NO_SEAT")?;
     one.tell(&Command::Order(read(300)))?;
     two.tell(&Command::Order(read(300)))?;
-    done(&mut writer, write(300))?;
+    writer.order(write(300))?;
     for reader in [&mut one, &mut two] {
         assert_eq!(picked(reader.hear()?).map_err(|other| anyhow::anyhow!("{other:?}"))?, (300, 0));
     }
@@ -55,13 +55,13 @@ fn a_reader_that_does_not_keep_up_holds_the_writer_until_it_dies() -> anyhow::Re
     let stage = Stage::start()?;
     let (mut writer, mut quick) = stage.apps()?;
     let mut slow = stage.app(&stage.consumer)?;
-    done(&mut writer, Step::Ring { name: s("ring"), slots: 2, seats: 2 })?;
+    writer.order(Step::Ring { name: s("ring"), slots: 2, seats: 2 })?;
     quick.tell(&Command::Order(join()))?;
     slow.tell(&Command::Order(join()))?;
-    done(&mut writer, readers(2))?;
+    writer.order(readers(2))?;
     quick.hear()?;
     slow.hear()?;
-    done(&mut writer, write(10))?;
+    writer.order(write(10))?;
     assert!(!comes_to_rest(&mut writer, "ring", 150)?, "one has read nothing");
     assert_eq!(looked(&mut quick, read(2))?, (2, 0));
     slow.kill()?;
@@ -71,9 +71,9 @@ fn a_reader_that_does_not_keep_up_holds_the_writer_until_it_dies() -> anyhow::Re
     // Its seat is taken by another, which is waited for from the moment on that it is admitted.
     let mut late = stage.app(&stage.consumer)?;
     late.tell(&Command::Order(join()))?;
-    done(&mut writer, readers(2))?;
+    writer.order(readers(2))?;
     late.hear()?;
-    done(&mut writer, write(6))?;
+    writer.order(write(6))?;
     assert_eq!(looked(&mut quick, read(2))?, (2, 0));
     assert!(!comes_to_rest(&mut writer, "ring", 150)?, "the newcomer has read nothing");
     late.tell(&Command::Order(read(6)))?;
@@ -90,11 +90,11 @@ fn a_reader_that_does_not_keep_up_holds_the_writer_until_it_dies() -> anyhow::Re
 fn readers_of_a_dead_writer_are_told() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut writer, mut reader) = stage.apps()?;
-    done(&mut writer, Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
+    writer.order(Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
     reader.tell(&Command::Order(join()))?;
-    done(&mut writer, readers(1))?;
+    writer.order(readers(1))?;
     reader.hear()?;
-    done(&mut writer, write(2))?;
+    writer.order(write(2))?;
     reader.tell(&Command::Order(read(3)))?;
     assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
     writer.kill()?;

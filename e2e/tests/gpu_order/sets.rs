@@ -5,7 +5,7 @@ use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Target};
 
-use crate::stage::{Stage, acquire, done, looked, number, refused};
+use crate::stage::{Stage, acquire, looked, number, refused};
 
 /// More than fit into a packet, and than half of a process's usual descriptors.
 const COUNT: usize = 300;
@@ -37,7 +37,7 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
     reader.hear()?;
     assert_eq!(looked(&mut reader, Step::VerifySet { name: "model".to_owned() })?, (2, 0));
     stage.node.wait_for_log("buffer gone").map(drop)?;
-    done(&mut reader, Step::DropSet { name: "model".to_owned() })?;
+    reader.order(Step::DropSet { name: "model".to_owned() })?;
     reader.finish()?;
     owner.finish()?;
     stage.end()

@@ -1,6 +1,6 @@
 //! A node with two pods of one group.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_e2e::agent::order::{Outcome, Step};
@@ -15,12 +15,6 @@ use gpu_handoff_simcuda::dump;
 /// Milliseconds that an application may take for something that must happen.
 pub(crate) const PATIENCE_MS: u64 = 20_000;
 
-/// The binaries, built once.
-fn folder() -> anyhow::Result<Folder> {
-    static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
-    FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
-}
-
 pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) producer: Pod,
@@ -29,7 +23,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn start() -> anyhow::Result<Self> {
-        let folder = folder()?;
+        let folder = Folder::shared()?;
         let members =
             [Member { pod: "producer", group: "group" }, Member { pod: "consumer", group: "group" }];
         let node = Node::start(&folder, Arc::new(Gpu::simulated(&folder)?), &members)?;
@@ -39,12 +33,7 @@ impl Stage {
     }
 
     pub(crate) fn app(&self, pod: &Pod) -> anyhow::Result<App> {
-        let mut app = pod.app(&self.node)?;
-        app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
-            Answer::Connected { .. } => Ok(()),
-            other => Err(other),
-        })?;
-        Ok(app)
+        pod.connected(&self.node)
     }
 
     /// One application in each pod.
@@ -61,14 +50,6 @@ impl Stage {
         self.consumer.stop()?;
         self.node.stop()
     }
-}
-
-/// Takes a step that must be done.
-pub(crate) fn done(app: &mut App, step: Step) -> anyhow::Result<()> {
-    app.expect(&Command::Order(step), |answer| match answer {
-        Answer::Order(Outcome::Done) => Ok(()),
-        other => Err(other),
-    })
 }
 
 pub(crate) fn number(app: &mut App, step: Step) -> anyhow::Result<u64> {
@@ -132,15 +113,15 @@ pub(crate) fn is_done(answer: Answer) -> Result<(), Answer> {
 
 /// A timeline of the application's own, by whose word 0 its streams are held back and let go.
 pub(crate) fn brake(app: &mut App, name: &str) -> anyhow::Result<()> {
-    done(app, Step::Timeline { name: name.to_owned(), words: 64, reserve: 8 })
+    app.order(Step::Timeline { name: name.to_owned(), words: 64, reserve: 8 })
 }
 
 pub(crate) fn hold(app: &mut App, brake: &str, stream: &str) -> anyhow::Result<()> {
     let (timeline, stream) = (brake.to_owned(), stream.to_owned());
-    done(app, Step::Wait { timeline, stream, word: 0, value: 1 })
+    app.order(Step::Wait { timeline, stream, word: 0, value: 1 })
 }
 
 pub(crate) fn let_go(app: &mut App, brake: &str) -> anyhow::Result<()> {
     let (timeline, stream) = (brake.to_owned(), "brake".to_owned());
-    done(app, Step::Signal { timeline, stream, word: 0, value: 1 })
+    app.order(Step::Signal { timeline, stream, word: 0, value: 1 })
 }

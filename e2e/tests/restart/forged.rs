@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpu_handoff_e2e::app::App;
-use gpu_handoff_e2e::node::Node;
+use gpu_handoff_e2e::node::{Node, kill};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{self, Client, Shared};
 use gpu_handoff_protocol::message::{Carrier, Keepsake, Reattached, Target};
 use gpu_handoff_protocol::{BootTag, BufferId, Code, LeaseId, Receipt, Refusal};
 
-use crate::stage::{BYTES, Hand, claim, connected, kill, kill_broker, node, publish};
+use crate::stage::{BYTES, Hand, claim, kill_broker, node, publish};
 
 /// The test's own sidecar of `other` with an application, and GPU memory that it got from a real producer.
 struct Table {
@@ -28,7 +28,7 @@ impl Table {
     fn lay() -> anyhow::Result<Self> {
         let node = node()?;
         let producer_pod = Pod::start(&node, "producer", Walls::None)?;
-        let mut producer = connected(&node, &producer_pod)?;
+        let mut producer = producer_pod.connected(&node)?;
         publish(&mut producer, "source")?;
         let mut hand = Hand::new(&node, "other")?;
         let mut client = hand.client()?;

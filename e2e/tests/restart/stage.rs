@@ -1,15 +1,14 @@
 //! A node with three pods, and what the tests do with it.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use gpu_handoff_e2e::agent::{Answer, Command, MemoryKind};
 use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::folder::Folder;
 use gpu_handoff_e2e::gpu::Gpu;
-use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
-use gpu_handoff_e2e::pod::Pod;
+use gpu_handoff_e2e::node::{Member, Node, PATIENCE, kill};
 use gpu_handoff_e2e::rough::{Client, Sidecar, Wire};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_protocol::message::{
@@ -23,17 +22,11 @@ pub(crate) const BYTES: u64 = 2 << 20;
 /// What the buffers hold.
 const WORD: u32 = 0x0bad_cafe;
 
-/// The binaries, built once.
-pub(crate) fn folder() -> anyhow::Result<Folder> {
-    static FOLDER: OnceLock<Result<Folder, String>> = OnceLock::new();
-    FOLDER.get_or_init(|| Folder::find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
-}
-
 /// A node for the pods `producer`, `consumer` and `other`, all of one group.
 pub(crate) fn node() -> anyhow::Result<Node> {
     let member = |pod| Member { pod, group: "group" };
     let members = [member("producer"), member("consumer"), member("other")];
-    Node::start(&folder()?, Arc::new(Gpu::simulated(&folder()?)?), &members)
+    Node::start(&Folder::shared()?, Arc::new(Gpu::simulated(&Folder::shared()?)?), &members)
 }
 
 /// `kill -9` of the broker; the node starts another, which serves when this comes back.
@@ -52,25 +45,10 @@ pub(crate) fn tail(node: &Node) -> String {
     format!("the node's log ends with:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"))
 }
 
-pub(crate) fn kill(pid: u32) -> anyhow::Result<()> {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process number above 0")?;
-    Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
-}
-
-/// An application of a pod that has connected.
-pub(crate) fn connected(node: &Node, pod: &Pod) -> anyhow::Result<App> {
-    let mut app = pod.app(node)?;
-    app.expect(&Command::Connect { socket: pod.socket().to_path_buf() }, |answer| match answer {
-        Answer::Connected { .. } => Ok(()),
-        other => Err(other),
-    })?;
-    Ok(app)
-}
-
 /// Publishes memory of its own under this name, and gives the buffer's id and version back.
 pub(crate) fn publish(app: &mut App, name: &str) -> anyhow::Result<(String, u64)> {
     let memory = name.to_owned();
-    done(app, &Command::Fill { memory: memory.clone(), bytes: BYTES, kind: MemoryKind::Vmm, word: WORD })?;
+    app.done(&Command::Fill { memory: memory.clone(), bytes: BYTES, kind: MemoryKind::Vmm, word: WORD })?;
     app.expect(&Command::Publish { memory, name: name.to_owned() }, |answer| match answer {
         Answer::Published { id, generation, .. } => Ok((id, generation)),
         other => Err(other),
@@ -97,19 +75,12 @@ pub(crate) fn verify(app: &mut App, lease: &str) -> anyhow::Result<()> {
 }
 
 pub(crate) fn release(app: &mut App, lease: &str) -> anyhow::Result<()> {
-    done(app, &Command::Release { lease: lease.to_owned() })
+    app.done(&Command::Release { lease: lease.to_owned() })
 }
 
 pub(crate) fn revoke(app: &mut App, name: &str) -> anyhow::Result<u32> {
     app.expect(&Command::Retire { name: name.to_owned(), deadline_ms: 0 }, |answer| match answer {
         Answer::Retired { leases } => Ok(leases),
-        other => Err(other),
-    })
-}
-
-pub(crate) fn done(app: &mut App, command: &Command) -> anyhow::Result<()> {
-    app.expect(command, |answer| match answer {
-        Answer::Done { .. } => Ok(()),
         other => Err(other),
     })
 }

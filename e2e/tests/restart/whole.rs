@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::app::App;
-use gpu_handoff_e2e::node::{Node, PATIENCE};
+use gpu_handoff_e2e::node::{Node, PATIENCE, kill};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_simcuda::dump;
 
-use crate::stage::{acquire, connected, kill, kill_broker, node, publish, release, revoke, tail, verify};
+use crate::stage::{acquire, kill_broker, node, publish, release, revoke, tail, verify};
 
 /// Rounds of killing.
 const ROUNDS: usize = 5;
@@ -26,7 +26,7 @@ impl Pair {
         let node = node()?;
         let pod = |name| Pod::start(&node, name, Walls::None);
         let pods = [pod("producer")?, pod("consumer")?];
-        let (producer, consumer) = (connected(&node, &pods[0])?, connected(&node, &pods[1])?);
+        let (producer, consumer) = (pods[0].connected(&node)?, pods[1].connected(&node)?);
         Ok(Self { node, pods, producer, consumer })
     }
 

@@ -54,12 +54,6 @@ pub(super) enum Need {
 pub struct Gpus(Arc<OnceLock<Vec<DeviceUuid>>>);
 
 impl Gpus {
-    /// Exactly these.
-    #[must_use]
-    pub fn these(list: Vec<DeviceUuid>) -> Self {
-        Self(Arc::new(OnceLock::from(list)))
-    }
-
     /// Those that the driver names when it is needed first.
     #[must_use]
     pub fn of_the_driver() -> Self {
