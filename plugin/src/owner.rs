@@ -181,10 +181,11 @@ impl State {
             self.sessions.retain(|_, of| *of != member);
             self.lanes.remove(&member);
         }
-        rest.earlier = self.registry.next_deadline().is_some_and(|at| self.due.is_none_or(|due| at < due));
+        let next = self.registry.next_deadline();
+        rest.earlier = next.is_some_and(|at| self.due.is_none_or(|due| at < due));
         if rest.earlier {
             // Others that come before the time is kept anew need not tell it again.
-            self.due = self.registry.next_deadline();
+            self.due = next;
         }
     }
 

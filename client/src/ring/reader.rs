@@ -9,9 +9,10 @@ use gpu_handoff_protocol::{Code, Refusal};
 use super::{Shape, Slot, Words, name_of};
 use crate::acquire::Acquire;
 use crate::client::Client;
-use crate::deadline::after;
+use crate::deadline::{after, look_until};
 use crate::error::{ClientError, Fault};
 use crate::lease::Lease;
+use crate::limits;
 use crate::order::Ordered;
 
 /// The reading side of a ring of slots.
@@ -68,15 +69,15 @@ fn join(lease: Lease, timeout: Duration) -> Result<RingReader, Fault> {
     let name = name_of(lease.id());
     line.write(words.hello(seat), name)?;
     // The words of a seat are not greater or less than each other: each holder has a name of its own.
-    let deadline = after(timeout);
-    while line.load(words.admitted(seat))? != Some(name) {
+    let admitted = look_until(after(timeout), limits::WORD_PAUSE, || {
+        if line.load(words.admitted(seat))? == Some(name) {
+            return Ok(Some(()));
+        }
         // Nothing reaches so much: this tells only whether the writer is still there.
         line.check(words.ready(), ORDER_VALUES - 1)?;
-        if std::time::Instant::now() >= deadline {
-            return Err(Fault::TimedOut(timeout));
-        }
-        std::thread::sleep(crate::limits::WORD_PAUSE);
-    }
+        Ok::<_, Fault>(None)
+    });
+    admitted?.ok_or(Fault::TimedOut(timeout))?;
     let next = line.load(words.start(seat))?.ok_or_else(|| Fault::unexpected("where to start"))?;
     Ok(RingReader { lease, words, shape, next, open: false })
 }

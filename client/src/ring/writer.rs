@@ -1,7 +1,7 @@
 //! The side that writes a ring.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpu_handoff_cuda::{Driver, StreamRef, VmmAllocation, VmmMapping};
 use gpu_handoff_protocol::{Access, Code, Order, Refusal, Seat, limits as wire};
@@ -9,6 +9,7 @@ use gpu_handoff_protocol::{Access, Code, Order, Refusal, Seat, limits as wire};
 use super::{Shape, Slot, Words};
 use crate::buffer::Buffer;
 use crate::client::Client;
+use crate::deadline::{after, look_until};
 use crate::error::{ClientError, Fault};
 use crate::limits;
 use crate::publish::Published;
@@ -128,19 +129,12 @@ impl RingWriter {
     /// # Errors
     /// [`ClientError::TimedOut`] when they have not in time.
     pub fn wait_for_readers(&mut self, count: usize, timeout: Duration) -> Result<(), ClientError> {
-        let deadline = crate::deadline::after(timeout);
-        let mut wait = || loop {
+        let all = look_until(after(timeout), limits::WORD_PAUSE, || {
             self.admit()?;
-            if self.readers() >= count {
-                return Ok(());
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                return Err(Fault::TimedOut(timeout));
-            }
-            std::thread::sleep(limits::WORD_PAUSE.min(deadline - now));
-        };
-        wait().map_err(|fault: Fault| fault.while_doing("wait for readers of", self.buffer.name()))
+            Ok((self.readers() >= count).then_some(()))
+        });
+        let all = all.and_then(|all| all.ok_or(Fault::TimedOut(timeout)));
+        all.map_err(|fault: Fault| fault.while_doing("wait for readers of", self.buffer.name()))
     }
 
     /// The slot of the next hand-off. `stream` goes no further until all readers are done with what the slot held
