@@ -41,9 +41,13 @@ pub const WORD_PAUSE: Duration = Duration::from_micros(200);
 /// How long after the one before a poisoned word is looked at again: the dead may have written it last.
 pub const POISON_LOOKS: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+/// How long a poisoned word is kept for nothing else: longer than all [`POISON_LOOKS`] together.
+pub const POISON_REST: Duration = Duration::from_millis(1_500);
 /// How long the words of a buffer that is gone are left alone before it is looked again whether its readiness was
 /// written.
 pub const WORDS_PAUSE: Duration = Duration::from_millis(100);
+/// How long after one look whether streams still wait for a timeline that nobody has a handle of the next one comes.
+pub const WAITS_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the slots of a ring begin at a multiple of, in bytes.
 pub const SLOT_ALIGNMENT: u64 = 512;

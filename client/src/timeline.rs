@@ -1,5 +1,6 @@
 //! Timelines: words that streams of several pods write and wait for, so that their work is ordered on the GPU.
 
+mod hold;
 mod line;
 mod orders;
 mod words;
@@ -18,6 +19,7 @@ use crate::error::{ClientError, Fault};
 use crate::import::Place;
 use crate::lease::Lease;
 use crate::limits;
+pub(crate) use hold::Hold;
 pub(crate) use line::Line;
 use line::{Keep, Parts, Retire, WORD_BYTES, clear};
 pub(crate) use orders::{Orders, Trash, words_of};
@@ -33,10 +35,19 @@ pub(crate) use orders::{Orders, Trash, words_of};
 /// word is waited for, the streams go on, and whoever asks is told `PEER_DIED`.
 ///
 /// Clones share the timeline. When the last of them and of what is ordered by it is dropped, it is given back, or
-/// retired by its owner.
+/// retired by its owner. Where streams still wait for its words, that comes once they have gone on, and the connection
+/// lives until then: dropping it waits for nothing, and a stream whose peer dies later goes on all the same.
 #[derive(Debug, Clone)]
 pub struct Timeline {
     pub(crate) line: Arc<Line>,
+    #[expect(dead_code, reason = "held for its drop, after that of the line")]
+    hold: Arc<Hold>,
+}
+
+impl From<Arc<Hold>> for Timeline {
+    fn from(hold: Arc<Hold>) -> Self {
+        Self { line: Arc::clone(hold.line()), hold }
+    }
 }
 
 impl Client {
@@ -91,8 +102,8 @@ impl Client {
     /// The timeline that a buffer is ordered by.
     pub(crate) fn timeline_by_id(&self, id: BufferId, place: Place) -> Result<Timeline, Fault> {
         let context = context_of(place)?;
-        if let Some(line) = self.shared.memory.orders().find(id, context) {
-            return Ok(Timeline { line });
+        if let Some(hold) = self.shared.memory.orders().find(id, context) {
+            return Ok(hold.into());
         }
         self.timeline_of(self.lease_of(Acquire::id(id), place)?)
     }
@@ -119,9 +130,9 @@ impl Client {
     }
 
     fn add(&self, driver: Driver, parts: Parts) -> Result<Timeline, Fault> {
-        let line = Arc::new(Line::new(driver, parts));
-        self.shared.memory.orders().add(&line)?;
-        Ok(Timeline { line })
+        let hold = Arc::new(Hold::new(Line::new(driver, parts)));
+        self.shared.memory.orders().add(&hold)?;
+        Ok(hold.into())
     }
 }
 

@@ -29,13 +29,13 @@ struct Reader {
 /// For each hand-off: [`next_slot_on`](Self::next_slot_on), the work that writes the slot, then
 /// [`hand_over_on`](Self::hand_over_on), all on one stream.
 ///
-/// Dropping it retires the ring.
+/// Dropping it retires the ring. Where a stream still waits for a reader, its memory stays until that stream has gone on.
 #[derive(Debug)]
 pub struct RingWriter {
     // Dropped in this order: the buffer is retired before its memory goes.
     buffer: Published,
     timeline: Timeline,
-    /// Taken out only in a forked child, which must not unmap it.
+    /// Taken out in the drop.
     memory: Option<VmmMapping>,
     base: u64,
     words: Words,
@@ -228,12 +228,8 @@ const _: () = assert!(4 * wire::SEATS < limits::TIMELINE_WORDS);
 
 impl Drop for RingWriter {
     fn drop(&mut self) {
-        let (id, connection) = (self.buffer.id(), &self.timeline.line.shared.connection);
-        if connection.is_own_process() {
-            connection.retire_later(std::iter::once(id));
-        } else {
-            // CUDA does not work in a forked child, and the memory is its parent's.
-            std::mem::forget(self.memory.take());
-        }
+        let line = &self.timeline.line;
+        line.shared.connection.retire_later(std::iter::once(self.buffer.id()));
+        line.shared.memory.orders().keep_while_waited_for(line, self.memory.take());
     }
 }

@@ -84,10 +84,12 @@ struct State {
     ended: Option<End>,
     /// Words whose own writer has ended.
     dead: BTreeSet<u32>,
-    /// Words that streams of this process were told to wait for.
-    waited: BTreeSet<u32>,
+    /// Words that streams of this process were told to wait for, each with the highest value.
+    waited: BTreeMap<u32, u64>,
     /// What words had reached when they were poisoned.
     reached: BTreeMap<u32, u64>,
+    /// When a word was last poisoned.
+    poisoned: Option<Instant>,
 }
 
 impl State {
@@ -141,7 +143,8 @@ impl Line {
                 return self.truth(&state, word, value);
             }
             // Before the wait is queued, so that it is poisoned if the writer ends meanwhile.
-            state.waited.insert(word);
+            let highest = state.waited.entry(word).or_default();
+            *highest = value.max(*highest);
         }
         let _current = self.context.enter(self.driver)?;
         Ok(ops::wait_at_least(self.driver, stream, ptr, value)?)
@@ -204,7 +207,7 @@ impl Line {
     pub(crate) fn end(&self, end: End) -> Result<Vec<u32>, Fault> {
         let mut state = self.lock()?;
         state.ended.get_or_insert(end);
-        let words: Vec<u32> = state.waited.iter().copied().collect();
+        let words: Vec<u32> = state.waited.keys().copied().collect();
         self.poison(&mut state, &words)?;
         Ok(words)
     }
@@ -213,7 +216,7 @@ impl Line {
     pub(crate) fn end_word(&self, word: u32) -> Result<Vec<u32>, Fault> {
         let mut state = self.lock()?;
         state.dead.insert(word);
-        let words: Vec<u32> = state.waited.get(&word).copied().into_iter().collect();
+        let words: Vec<u32> = state.waited.contains_key(&word).then_some(word).into_iter().collect();
         self.poison(&mut state, &words)?;
         Ok(words)
     }
@@ -228,6 +231,7 @@ impl Line {
                 let reached = state.reached.entry(*word).or_insert(found);
                 *reached = found.max(*reached);
                 ops::signal(self.driver, self.own.stream(), ptr, POISON)?;
+                state.poisoned = Some(Instant::now());
             }
         }
         Ok(())
@@ -238,6 +242,27 @@ impl Line {
         let mut state = self.lock()?;
         let words: Vec<u32> = words.iter().copied().filter(|word| state.is_dead(*word)).collect();
         self.poison(&mut state, &words)
+    }
+
+    /// Whether streams of this process may still wait for a word. Calls no driver.
+    pub(crate) fn may_be_waited_for(&self) -> bool {
+        self.lock().is_ok_and(|state| !state.waited.is_empty())
+    }
+
+    /// Whether a stream of this process waits for a word that has not reached its value, or may fall back from its poison.
+    /// An error of the driver means that the context is beyond use, and then no stream of it waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let Ok(mut state) = self.lock() else { return false };
+        if state.poisoned.is_some_and(|at| at.elapsed() < limits::POISON_REST) {
+            return true;
+        }
+        while let Some((word, value)) = state.waited.first_key_value().map(|(word, value)| (*word, *value)) {
+            match self.load(word) {
+                Ok(Some(found)) if !has_reached(found, value) => return true,
+                _ => state.waited.remove(&word),
+            };
+        }
+        false
     }
 
     /// Gives words a value that satisfies all waits of their earlier uses, for new writers.

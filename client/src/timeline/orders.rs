@@ -5,6 +5,7 @@
 //! because unmapping may wait for just those streams that the first is to set free. Both start with the first timeline.
 
 mod lost;
+mod outlive;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -15,17 +16,21 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::Event;
 use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 
+use super::hold::Hold;
 use super::line::{End, Line, has_reached};
 use crate::error::Fault;
 use crate::import::Mapping;
 use crate::lease::Held;
 use crate::limits;
 use crate::order::Ordered;
+use outlive::Outliving;
 
 /// What is dropped where it may take long.
 #[derive(Debug)]
 pub(crate) enum Trash {
     Line(#[expect(dead_code, reason = "held for its drop")] Arc<Line>),
+    Hold(#[expect(dead_code, reason = "held for its drop")] Arc<Hold>),
+    Outliving(#[expect(dead_code, reason = "held for its drop")] Outliving),
     Lease(#[expect(dead_code, reason = "held for its drop")] Box<(Held, Option<Ordered>)>),
     Mappings(#[expect(dead_code, reason = "held for its drop")] Vec<Arc<Mapping>>),
 }
@@ -43,6 +48,8 @@ enum Task {
     Open(Weak<Line>, u32, u64),
     /// Words that are used no more, once their last write is done.
     Free(Weak<Line>, Order),
+    /// A timeline that nobody has a handle of: whether streams still wait for it.
+    Settle(Weak<Line>),
 }
 
 /// How a seat has been used.
@@ -72,8 +79,15 @@ struct Own {
     gates: Vec<Gate>,
 }
 
-/// A line, with its lease where the timeline is another's.
-type Known = (Option<LeaseId>, Weak<Line>);
+/// A timeline in a context.
+#[derive(Debug)]
+struct Known {
+    /// Its lease, where the timeline is another's.
+    lease: Option<LeaseId>,
+    line: Weak<Line>,
+    /// What the application has of it.
+    hold: Weak<Hold>,
+}
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -89,6 +103,8 @@ pub(crate) struct Orders {
 struct State {
     /// By the timeline's id: one for each context.
     lines: HashMap<BufferId, Vec<Known>>,
+    /// Those that nobody has a handle of any more, and streams still wait for.
+    outliving: Vec<Outliving>,
     own: HashMap<BufferId, Own>,
     tasks: VecDeque<Task>,
     later: Vec<(Instant, Task)>,
@@ -104,7 +120,7 @@ impl State {
     }
 
     fn end_line(&mut self, id: BufferId, end: End) -> bool {
-        let lines = self.lines.get(&id).into_iter().flatten().map(|(_, line)| Weak::clone(line));
+        let lines = self.lines.get(&id).into_iter().flatten().map(|known| Weak::clone(&known.line));
         let before = self.tasks.len();
         self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
         self.tasks.len() > before
@@ -113,12 +129,12 @@ impl State {
 
 impl Orders {
     /// A timeline is there: news of it matter from now on.
-    pub(crate) fn add(self: &Arc<Self>, line: &Arc<Line>) -> Result<(), Fault> {
+    pub(crate) fn add(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<(), Fault> {
         self.start()?;
-        let mut state = self.lock();
+        let (mut state, line) = (self.lock(), hold.line());
         let lines = state.lines.entry(line.id).or_default();
-        lines.retain(|(_, line)| line.strong_count() > 0);
-        lines.push((line.lease(), Arc::downgrade(line)));
+        lines.retain(|known| known.line.strong_count() > 0);
+        lines.push(Known { lease: line.lease(), line: Arc::downgrade(line), hold: Arc::downgrade(hold) });
         Ok(())
     }
 
@@ -136,17 +152,17 @@ impl Orders {
         Ok(())
     }
 
-    /// The line of a timeline in a context, if there is one.
-    pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Line>> {
-        let upgraded = |(_, line): &Known| line.upgrade();
-        let lines: Vec<Arc<Line>> = self.lock().lines.get(&id)?.iter().filter_map(upgraded).collect();
+    /// The application's hold on a timeline in a context, if there is one.
+    pub(crate) fn find(&self, id: BufferId, context: gpu_handoff_cuda::ContextRef) -> Option<Arc<Hold>> {
+        let upgraded = |known: &Known| known.hold.upgrade();
+        let holds: Vec<Arc<Hold>> = self.lock().lines.get(&id)?.iter().filter_map(upgraded).collect();
         let mut found = None;
-        for line in lines {
-            if line.context == context {
-                found = Some(line);
+        for hold in holds {
+            if hold.line().context == context {
+                found = Some(hold);
             } else {
-                // Perhaps the last hold on it: dropping it locks the connection, and unmaps.
-                drop(self.discard(Trash::Line(line)));
+                // Perhaps the last one: dropping it locks the connection, and unmaps.
+                drop(self.discard(Trash::Hold(hold)));
             }
         }
         found
@@ -291,7 +307,8 @@ impl Orders {
         | Task::EndWord(line, ..)
         | Task::Look(line, ..)
         | Task::Open(line, ..)
-        | Task::Free(line, _)) = &task;
+        | Task::Free(line, _)
+        | Task::Settle(line)) = &task;
         let strong = line.upgrade()?;
         let look = |words: Vec<u32>, round: usize| {
             let after = limits::POISON_LOOKS.get(round).filter(|_| !words.is_empty())?;
@@ -316,6 +333,7 @@ impl Orders {
                 (!is_written)
                     .then(|| (Instant::now() + limits::WORDS_PAUSE, Task::Free(Weak::clone(line), *order)))
             }
+            Task::Settle(_) => self.settle(&strong),
         };
         // Perhaps the last hold on it: what is unmapped then may wait for a stream.
         self.discard(Trash::Line(strong));

@@ -72,6 +72,8 @@ pub enum Step {
     ReadRing { name: String, count: u64 },
     /// Let go of a timeline.
     DropTimeline { name: String },
+    /// Let go of a ring that this application writes.
+    DropRing { name: String },
     /// Hand the one slot of a ring over, so often.
     WriteSlot { name: String, rounds: Rounds },
     /// Read it as often.
@@ -265,6 +267,7 @@ impl Orders {
                 let ring = rest.client.join_ring(Acquire::named(&name)?.wait(PATIENCE), PATIENCE)?;
                 self.readers.insert(name, ring);
             }
+            Step::DropRing { name } => drop(self.writers.remove(&name)),
             Step::WriteRing { name, count } => self.write_ring(driver, &name, count)?,
             Step::ReadRing { name, count } => return self.read_ring(driver, &name, count),
             Step::WriteSlot { name, rounds } => {

@@ -11,8 +11,8 @@ impl Orders {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(lines) = state.lines.get_mut(&buffer) else { return };
-        for (_, line) in lines.extract_if(.., |(of, _)| *of == Some(lease)) {
-            state.tasks.push_back(Task::EndLine(line, End::Lost));
+        for known in lines.extract_if(.., |known| known.lease == Some(lease)) {
+            state.tasks.push_back(Task::EndLine(known.line, End::Lost));
         }
         self.bell.notify_one();
     }
@@ -39,21 +39,24 @@ mod tests {
     use gpu_handoff_protocol::Order;
     use gpu_handoff_protocol::message::{EndReason, Event};
 
-    use super::super::{Gate, Own, Seating};
+    use super::super::{Gate, Known, Own, Seating};
     use super::*;
     use crate::tests::id;
+
+    fn known(lease: u64) -> Known {
+        Known { lease: Some(LeaseId(lease)), line: Weak::new(), hold: Weak::new() }
+    }
 
     #[test]
     fn of_a_lost_lease_of_a_timeline_its_own_line_ends_and_is_not_used_again() {
         let orders = Orders::default();
-        let (lost, other) = ((Some(LeaseId(1)), Weak::new()), (Some(LeaseId(2)), Weak::new()));
-        orders.lock().lines.insert(id(1), vec![lost, other]);
+        orders.lock().lines.insert(id(1), vec![known(1), known(2)]);
         orders.lease_lost(id(1), LeaseId(1));
         orders.lease_lost(id(2), LeaseId(2));
         let mut state = orders.lock();
         assert!(matches!(state.tasks.make_contiguous(), [Task::EndLine(_, End::Lost)]));
         assert_eq!(
-            state.lines[&id(1)].iter().map(|(lease, _)| *lease).collect::<Vec<_>>(),
+            state.lines[&id(1)].iter().map(|known| known.lease).collect::<Vec<_>>(),
             [Some(LeaseId(2))]
         );
     }
@@ -78,7 +81,7 @@ mod tests {
     fn a_timeline_ends_for_whatever_reason() {
         let orders = Orders::default();
         for reason in [EndReason::Retired, EndReason::OwnerDied] {
-            orders.lock().lines.insert(id(1), vec![(Some(LeaseId(1)), Weak::new())]);
+            orders.lock().lines.insert(id(1), vec![known(1)]);
             orders.notice(&Event::Orphaned { id: id(1), reason, leases: 1 });
             let mut state = orders.lock();
             let tasks = state.tasks.make_contiguous();
