@@ -16,7 +16,7 @@
 //! | descriptors that were sent and are unread | [`in_flight`] |
 //! | what is published, before the registry sees it | [`vet`] |
 //! | what the sidecar keeps for the next daemon | [`keepsakes`] |
-//! | what comes back from an earlier one | [`restore`] |
+//! | what comes back from an earlier one | [`restore`], [`offers`] |
 //! | how many connections there may be | [`places`] |
 //! | how much of it is told to the log | [`chatter`] |
 
@@ -49,6 +49,7 @@ use crate::registry::{Input, MemberId, SessionId};
 mod chatter;
 pub(crate) mod in_flight;
 mod keepsakes;
+mod offers;
 mod outbox;
 mod places;
 mod restore;
@@ -140,7 +141,7 @@ pub(crate) struct Context {
     /// What the sidecar keeps for the next daemon.
     keepsakes: Keepsakes,
     /// Answers to the sidecars' offers, by their number.
-    offers: slot::Offers,
+    offers: offers::Answers,
     /// Processes that have not reattached.
     absent: Absent,
     /// The context itself, for what is watched on its behalf.
@@ -318,7 +319,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         in_flight: InFlight::new(in_flight),
         vetting: vet::Desk::new(in_flight),
         keepsakes: Keepsakes::default(),
-        offers: slot::Offers::default(),
+        offers: offers::Answers::default(),
         absent: Absent::default(),
         this: Weak::clone(this),
         chatter: Chatter::new(),

@@ -42,6 +42,10 @@ pub const SLOT_CONNECTIONS: usize = 4;
 pub const INSPECTIONS: usize = 64;
 /// Descriptors of one member that are inspected at a time, so that no member keeps the GPU worker from the others.
 pub const INSPECTIONS_OF_MEMBER: usize = 8;
+/// How long what comes back after a restart waits for room among them; then it is refused, and may be shown again.
+pub const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+/// Offers of one connection of a sidecar that may wait for their turn to be checked; more end it.
+pub const OFFERS_WAITING: usize = 4;
 /// How long a GPU worker may take for one descriptor, from when it was sent to it.
 pub const INSPECTION_TIME: Duration = Duration::from_secs(2);
 /// How often an inspection is asked for where the worker was replaced before it began.

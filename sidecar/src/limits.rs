@@ -30,3 +30,10 @@ pub const OWN_DESCRIPTORS: usize = 256;
 pub const OFFERS_UNANSWERED: usize = 4;
 /// How long the daemon may take to answer an offer: in the worst case it checks one buffer after the other, 2 s each.
 pub const OFFER_TIME: Duration = Duration::from_secs(130);
+/// How long the daemon's refusals of offers that pass by themselves are taken as such, from the first one: as long as it
+/// waits for a process after the last offer.
+pub const OFFER_AGAIN_TIME: Duration = Duration::from_secs(5);
+/// After what time what was refused so is offered again.
+pub const OFFER_PAUSE: Duration = Duration::from_millis(250);
+/// How often something is offered that the daemon's GPU worker failed to check.
+pub const OFFER_TRIES: u32 = 2;

@@ -114,6 +114,18 @@ impl Memory {
         self.items[from..].iter().take(most).filter_map(|kept| self.unpack(kept)).collect()
     }
 
+    /// Whether this item is kept.
+    #[must_use]
+    pub fn has(&self, id: BufferId) -> bool {
+        self.place(id).is_ok()
+    }
+
+    /// This item, if it is kept.
+    #[must_use]
+    pub fn get(&self, id: BufferId) -> Option<Keepsake> {
+        self.unpack(&self.items[self.place(id).ok()?])
+    }
+
     fn place(&self, id: BufferId) -> Result<usize, usize> {
         self.items.binary_search_by_key(&id, |kept| kept.id)
     }

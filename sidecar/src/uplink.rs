@@ -216,6 +216,8 @@ impl Uplink {
                 }
             }
             () = until(self.offering.due()) => return Err(UplinkError::TooSlow),
+            // There is something to be offered again.
+            () = until(self.offering.wakes()), if self.unsent.is_none() => {}
         }
         Ok(())
     }

@@ -1,14 +1,20 @@
 //! Descriptors over which a GPU worker crashes or hangs: that is their sender's loss, and nobody else's for long.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use gpu_handoff_e2e::rough::{Client, legacy, vmm};
+use gpu_handoff_e2e::rough::{Client, Shared, legacy, vmm};
 use gpu_handoff_protocol::Code;
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody};
+use gpu_handoff_protocol::codec::decode_broker;
+use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
+use gpu_handoff_protocol::message::{
+    BrokerBody, Carrier, Claim, ClientBody, Keepsake, Reattached, SidecarBody, SlotBody,
+};
+use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_simcuda::faults::{Action, Fault, arm};
 
-use crate::scene::{BYTES, Scene, Stage, device, expect_code, refused_with};
+use crate::scene::{BYTES, Scene, Stage, device, eventually, expect_code, refused_with};
 
 /// Lets the next import of a GPU worker end in this way.
 fn next_import(stage: &Stage, does: Action) -> anyhow::Result<()> {
@@ -53,13 +59,7 @@ fn what_waits_behind_a_descriptor_that_hangs_is_asked_again() -> anyhow::Result<
         let source = stage.source()?;
         let (mut client, grant) = stage.with_memory()?;
         let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        next_import(stage, Action::Hang)?;
-        let request =
-            client.begin(ClientBody::Publish(vec![vmm("hangs", device(0), BYTES, memory.clone())?]))?;
-        let folder = stage.node.gpu.device_folder().context("a simulated device")?;
-        crate::scene::eventually("the worker hangs", || {
-            Ok(!gpu_handoff_simcuda::faults::is_armed(folder, "next-import"))
-        })?;
+        let request = hang_worker(stage, &mut client, memory)?;
         let begin = std::time::Instant::now();
         let mut other = Client::greeted(stage.consumer_socket())?;
         other.publish_one(vmm("waits", device(0), BYTES, memory.clone())?)??;
@@ -67,6 +67,89 @@ fn what_waits_behind_a_descriptor_that_hangs_is_asked_again() -> anyhow::Result<
         let BrokerBody::Published(outcomes) = client.answer(request)? else { anyhow::bail!("no outcomes") };
         refused_with(outcomes.into_iter().next().context("an outcome")?, Code::WorkerTimeout);
         drop((client, other, grant));
+        source.finish()
+    })
+}
+
+/// Lets the next import of a GPU worker hang, and has the worker begin it.
+fn hang_worker(stage: &Stage, client: &mut Client, memory: &Shared) -> anyhow::Result<u64> {
+    next_import(stage, Action::Hang)?;
+    let item = vmm("hangs", device(0), BYTES, Arc::clone(memory))?;
+    let request = client.begin(ClientBody::Publish(vec![item]))?;
+    let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+    eventually("the worker hangs", || Ok(!gpu_handoff_simcuda::faults::is_armed(folder, "next-import")))?;
+    Ok(request)
+}
+
+#[test]
+fn a_connection_does_not_wait_for_an_offer_that_is_being_checked() -> anyhow::Result<()> {
+    Scene::start()?.run_disturbed(|stage| {
+        let source = stage.source()?;
+        let (mut client, grant) = stage.with_memory()?;
+        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
+        let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
+        let receipt = published.receipt.context("a receipt")?;
+        let item = Keepsake { id: published.id, receipt, descriptor: Some(memory.clone()) };
+        let mut sidecar = stage.rough_sidecar()?;
+        let request = hang_worker(stage, &mut client, memory)?;
+        let offer = sidecar.begin(SidecarBody::Offer(vec![item]))?;
+        let done = sidecar.begin(SidecarBody::OfferDone)?;
+        let (application, broker) = SeqPacket::pair()?;
+        let hand_on = sidecar.begin(SidecarBody::HandOn(broker.into_fd()))?;
+        let mut answers = Vec::new();
+        while answers.len() < 2 {
+            let message = sidecar.hear()?.context("the slot ended the connection")?;
+            match message.body {
+                SlotBody::HandedOn(outcome) => outcome?,
+                SlotBody::Offered(outcomes) => ensure!(outcomes == [Ok(())], "{outcomes:?}"),
+                SlotBody::Keep(_) => continue,
+                other => anyhow::bail!("{other:?}"),
+            }
+            answers.push(message.request);
+        }
+        ensure!(answers == [hand_on, offer], "{answers:?} of {offer}, {done}, {hand_on}");
+        client.answer(request)?;
+        drop((application, client, grant));
+        source.finish()
+    })
+}
+
+#[test]
+fn what_is_shown_again_waits_for_room_where_what_is_new_is_refused() -> anyhow::Result<()> {
+    Scene::start()?.run_disturbed(|stage| {
+        let source = stage.source()?;
+        let (mut client, grant) = stage.with_memory()?;
+        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
+        let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
+        let receipt = published.receipt.context("a receipt")?;
+        let mut first = Client::greeted(stage.rough.socket())?;
+        hang_worker(stage, &mut first, memory)?;
+        // Behind that one as many as the member may have undecided.
+        let (mut others, mut refused) = (Vec::new(), None);
+        while refused.is_none() {
+            let mut other = Client::greeted(stage.rough.socket())?;
+            let item = |i| vmm(&format!("{}-{i}", others.len()), device(0), BYTES, memory.clone());
+            let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
+            let request = other.begin(ClientBody::Publish(items))?;
+            // A refusal comes at once; what is taken in waits for the worker.
+            if let Some(frame) = other.wire.recv_within(Duration::from_millis(20)).ok().flatten() {
+                let (message, _) = decode_broker(frame)?;
+                ensure!(message.request == request, "{message:?}");
+                let BrokerBody::Published(outcomes) = message.body else { anyhow::bail!("no outcomes") };
+                refused = outcomes.into_iter().next().context("an outcome")?.err();
+            }
+            others.push(other);
+            ensure!(others.len() < 40, "any number of descriptors may wait");
+        }
+        expect_code(&refused.context("a refusal")?, Code::QuotaInFlight);
+        let claim = Claim { receipt, descriptor: Some(memory.clone()) };
+        match client.ask(ClientBody::Reattach(vec![claim; MESSAGE_ITEMS]))? {
+            BrokerBody::Reattached(outcomes) => {
+                ensure!(outcomes.iter().all(|o| *o == Ok(Reattached::Restored)), "{outcomes:?}");
+            }
+            other => anyhow::bail!("{other:?}"),
+        }
+        drop((first, others, client, grant));
         source.finish()
     })
 }

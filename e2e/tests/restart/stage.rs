@@ -87,7 +87,7 @@ pub(crate) fn revoke(app: &mut App, name: &str) -> anyhow::Result<u32> {
 
 /// A sidecar that the test plays itself, and that keeps what it is told to.
 pub(crate) struct Hand {
-    sidecar: Sidecar,
+    pub(crate) sidecar: Sidecar,
     pub(crate) kept: Vec<Keepsake>,
 }
 

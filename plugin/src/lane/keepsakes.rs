@@ -6,7 +6,7 @@
 //! before its keeper heard of it is never spoken of.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -39,8 +39,10 @@ pub(super) struct Keepsakes {
 struct Waiting {
     /// What the keeper offered itself, until it is named among all that the member has.
     offered: HashSet<BufferId>,
-    order: VecDeque<BufferId>,
-    keep: HashMap<BufferId, Kept>,
+    /// In the order in which they came to be kept.
+    order: BTreeMap<u64, BufferId>,
+    keep: HashMap<BufferId, (u64, Kept)>,
+    last: u64,
     forget: Vec<BufferId>,
 }
 
@@ -114,8 +116,9 @@ impl Keepsakes {
             return;
         }
         let mut waiting = self.waiting.borrow_mut();
-        if waiting.keep.remove(&id).is_none() {
-            waiting.forget.push(id);
+        match waiting.keep.remove(&id) {
+            Some((place, _)) => drop(waiting.order.remove(&place)),
+            None => waiting.forget.push(id),
         }
         let too_many = waiting.forget.len() > limits::FORGETS;
         drop(waiting);
@@ -165,9 +168,14 @@ impl Keepsakes {
 
 impl Waiting {
     fn keep(&mut self, id: BufferId, kept: Kept) {
-        if !self.offered.remove(&id) && self.keep.insert(id, kept).is_none() {
-            self.order.push_back(id);
+        if self.offered.remove(&id) {
+            return;
         }
+        self.last += 1;
+        if let Some((earlier, _)) = self.keep.insert(id, (self.last, kept)) {
+            self.order.remove(&earlier);
+        }
+        self.order.insert(self.last, id);
     }
 
     fn next(&mut self, spec: &LaneSpec, sealer: &Sealer) -> Option<SlotBody> {
@@ -178,13 +186,13 @@ impl Waiting {
         }
         let mut items = Vec::new();
         while items.len() < wire::MESSAGE_ITEMS
-            && let Some(id) = self.order.pop_front()
+            && let Some((_, id)) = self.order.pop_first()
         {
             let kept = self.keep.remove(&id);
-            items.extend(kept.and_then(|kept| keepsake(spec, sealer, kept)));
+            items.extend(kept.and_then(|(_, kept)| keepsake(spec, sealer, kept)));
         }
         if self.order.is_empty() {
-            (self.order, self.keep) = (VecDeque::new(), HashMap::new());
+            self.keep = HashMap::new();
         }
         (!items.is_empty()).then_some(SlotBody::Keep(items))
     }
@@ -255,5 +263,44 @@ mod tests {
         assert!(keepsakes.is_deposed(first) && !keepsakes.is_deposed(second));
         keepsakes.depose();
         assert!(keepsakes.is_deposed(second));
+    }
+
+    fn keepable(id: BufferId) -> Keepable {
+        use gpu_handoff_protocol as p;
+        let facts = p::BufferFacts {
+            name: p::BufferName::new("w").unwrap(),
+            kind: p::Kind::Legacy,
+            device: p::DeviceUuid::from_bytes([1; 16]),
+            offset: 0,
+            size: 1,
+            allocation_size: 1,
+            access: p::Access::ReadWrite,
+            lifetime: p::Lifetime::Process,
+            metadata: p::Metadata::default(),
+            order: None,
+        };
+        let owner = p::PodRef { namespace: "n".parse().unwrap(), name: "p".parse().unwrap() };
+        let info = p::BufferInfo { id, generation: 1, owner, verified: false, facts, set: None };
+        Keepable {
+            info: Arc::new(info),
+            process: ProcessKey { pid: 1, started: 1, pidfs_inode: None },
+            own_pid: 1,
+            carrier: Carrier::Legacy([0; 64]),
+            purpose: Purpose::Keep,
+        }
+    }
+
+    #[test]
+    fn what_ends_before_its_keeper_heard_of_it_leaves_nothing_behind() {
+        let keepsakes = Keepsakes::default();
+        let keeper = keepsakes.introduce();
+        keepsakes.appoint(keeper, HashSet::new());
+        for random in 0..1_000 {
+            let id = BufferId { boot: gpu_handoff_protocol::BootTag(1), random };
+            keepsakes.waiting.borrow_mut().keep(id, Kept { what: keepable(id), receipt: None });
+            keepsakes.forget(id);
+        }
+        let waiting = keepsakes.waiting.borrow();
+        assert_eq!((waiting.order.len(), waiting.keep.len(), waiting.forget.len()), (0, 0, 0));
     }
 }

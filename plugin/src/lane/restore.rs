@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, info, warn};
 
 use super::Context;
+use super::vet::WithoutRoom;
 use crate::identity::{self, ReopenError};
 use crate::registry::{Input, SessionId, Shown};
 
@@ -57,7 +58,8 @@ pub(super) fn check(
     }
     let nothing_to_vet = publications.is_empty();
     let (boot, inspector) = (context.shared.boot, Rc::clone(&context.inspector));
-    let vetting = (!nothing_to_vet).then(|| context.vetting.begin(publications, boot, inspector));
+    let vetting =
+        (!nothing_to_vet).then(|| context.vetting.begin(publications, boot, inspector, WithoutRoom::Waits));
     async move {
         let mut vetted = match vetting {
             Some(vetting) => vetting.await.into_iter(),

@@ -21,6 +21,7 @@ use tracing::{Instrument, debug, info, info_span};
 
 use super::in_flight::Line;
 use super::outbox::{Outbox, Queued, Tally};
+use super::vet::WithoutRoom;
 use super::{Context, Newcomer, restore, slot};
 use crate::identity::Process;
 use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
@@ -319,12 +320,12 @@ impl Session<'_> {
         let ask = match body {
             ClientBody::Publish(items) => {
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
-                let vetted = self.context.vetting.begin(items, boot, inspector);
+                let vetted = self.context.vetting.begin(items, boot, inspector, WithoutRoom::Refused);
                 return Some((request, Box::pin(async move { Ok(Ask::Publish(vetted.await)) })));
             }
             ClientBody::PublishSet { part, items } => {
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
-                let vetted = self.context.vetting.begin(items, boot, inspector);
+                let vetted = self.context.vetting.begin(items, boot, inspector, WithoutRoom::Refused);
                 return Some((request, Box::pin(async move { Ok(Ask::PublishSet(part, vetted.await)) })));
             }
             ClientBody::AcquireSet { name, newer_than, wait, device } => {

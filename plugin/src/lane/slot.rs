@@ -1,24 +1,22 @@
 //! The sidecar's connection to its slot, and the connections that it hands on.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpu_handoff_protocol::codec::{self, Frame};
-use gpu_handoff_protocol::message::{Keepsake, SidecarBody, SidecarMessage, SlotBody, SlotMessage, Version};
+use gpu_handoff_protocol::message::{SidecarBody, SidecarMessage, SlotBody, SlotMessage, Version};
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{BufferId, Code, PROTOCOL_VERSION, Refusal, limits as wire};
+use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal, limits as wire};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::in_flight::Line;
 use super::keepsakes::KeeperId;
-use super::{Context, Newcomer, Place, restore};
-use crate::registry::Input;
+use super::offers::Offering;
+use super::{Context, Newcomer, Place};
 use crate::{identity, limits};
 
 /// Serves one connection to the slot until it ends or breaks the rules.
@@ -70,18 +68,24 @@ async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
     let mut sidecar = Sidecar::new(context);
     let (spec, sealer) = (&context.spec, &context.shared.sealer);
     loop {
+        let (keeper, appointed) = (sidecar.keeper, sidecar.offering.is_done());
+        // In no fixed order: neither a sidecar that sends without end nor much to be kept holds the others up.
         tokio::select! {
-            biased;
             message = next(context, socket) => match message? {
                 // A sidecar that floods must not keep the other tasks of its lane from running.
                 Some(message) => tokio::join!(sidecar.serve(socket, message), tokio::task::consume_budget()).0?,
                 None => break,
             },
-            told = context.keepsakes.next(sidecar.keeper, sidecar.is_done, spec, sealer) => match told {
+            checked = sidecar.offering.checked() => {
+                let (request, outcomes) = sidecar.offering.show(checked)?;
+                say(socket, request, SlotBody::Offered(outcomes)).await;
+            }
+            told = context.keepsakes.next(keeper, appointed, spec, sealer) => match told {
                 Some(body) => say(socket, 0, body).await,
                 None => return Err(Refusal::new(Code::ShuttingDown).compared_with("keepsakes", "read", "not read")),
             },
         }
+        sidecar.offering.go_on(keeper);
     }
     info!("sidecar disconnected");
     Ok(())
@@ -91,10 +95,7 @@ async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
 struct Sidecar<'a> {
     context: &'a Rc<Context>,
     keeper: KeeperId,
-    /// What it has offered and keeps on.
-    offered: HashSet<BufferId>,
-    /// It has said that this is all.
-    is_done: bool,
+    offering: Offering,
 }
 
 impl Drop for Sidecar<'_> {
@@ -105,7 +106,7 @@ impl Drop for Sidecar<'_> {
 
 impl<'a> Sidecar<'a> {
     fn new(context: &'a Rc<Context>) -> Self {
-        Self { context, keeper: context.keepsakes.introduce(), offered: HashSet::new(), is_done: false }
+        Self { context, keeper: context.keepsakes.introduce(), offering: Offering::new(context) }
     }
 
     async fn serve(&mut self, socket: &Line, message: SidecarMessage) -> Result<(), Refusal> {
@@ -119,73 +120,12 @@ impl<'a> Sidecar<'a> {
                     warn!(%refusal, untold, "connection handed on is refused");
                 }
                 say(socket, request, SlotBody::HandedOn(outcome)).await;
+                Ok(())
             }
-            SidecarBody::Offer(items) => {
-                let outcomes = self.offer(items).await?;
-                say(socket, request, SlotBody::Offered(outcomes)).await;
-            }
-            SidecarBody::OfferDone => {
-                // Each makes the registry go through all that the member has.
-                if std::mem::replace(&mut self.is_done, true) {
-                    let refusal = Refusal::new(Code::Malformed);
-                    return Err(refusal.compared_with("ends of the offers of a connection", 1, 2));
-                }
-                if let Some(untold) = self.context.chatter.may_tell() {
-                    info!(buffers = self.offered.len(), untold, "the sidecar has offered what it keeps");
-                }
-                self.context.keepsakes.appoint(self.keeper, std::mem::take(&mut self.offered));
-                self.context.tell(Input::OfferDone(self.context.spec.member));
-                self.context.keepsakes.all_named();
-            }
-            SidecarBody::Hello { .. } => return Err(Refusal::new(Code::HelloExpected)),
+            SidecarBody::Offer(items) => self.offering.take(request, items),
+            SidecarBody::OfferDone => self.offering.is_all(),
+            SidecarBody::Hello { .. } => Err(Refusal::new(Code::HelloExpected)),
         }
-        Ok(())
-    }
-
-    async fn offer(&mut self, items: Vec<Keepsake>) -> Result<Vec<Result<(), Refusal>>, Refusal> {
-        let ids: Vec<BufferId> = items.iter().map(|item| item.id).collect();
-        // Before it is checked: a worker that starts for it must not cost the member what is alive.
-        self.context.tell(Input::Offering(self.context.spec.member));
-        let shown = restore::check(self.context, items.into_iter().map(restore::Item::from).collect()).await;
-        let token = self.context.offers.next();
-        self.context.tell(Input::Offered(self.context.spec.member, token, shown));
-        let outcomes = self.context.offers.take(token).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        let refused = outcomes.iter().filter(|outcome| outcome.is_err()).count();
-        let mut first_refused = None;
-        for (id, outcome) in ids.into_iter().zip(&outcomes) {
-            match outcome {
-                Ok(()) => drop(self.offered.insert(id)),
-                Err(refusal) => first_refused = first_refused.or(Some((id, refusal))),
-            }
-        }
-        if let Some((id, refusal)) = first_refused
-            && let Some(untold) = self.context.chatter.may_tell()
-        {
-            info!(buffer = %id, %refusal, refused, untold, "not restored from what the sidecar kept");
-        }
-        Ok(outcomes)
-    }
-}
-
-/// Answers of the registry to offers, each until its sidecar's task takes it.
-#[derive(Debug, Default)]
-pub(super) struct Offers {
-    last: Cell<u64>,
-    answers: RefCell<HashMap<u64, Vec<Result<(), Refusal>>>>,
-}
-
-impl Offers {
-    fn next(&self) -> u64 {
-        self.last.set(self.last.get() + 1);
-        self.last.get()
-    }
-
-    pub(super) fn answer(&self, token: u64, outcomes: Vec<Result<(), Refusal>>) {
-        self.answers.borrow_mut().insert(token, outcomes);
-    }
-
-    fn take(&self, token: u64) -> Option<Vec<Result<(), Refusal>>> {
-        self.answers.borrow_mut().remove(&token)
     }
 }
 

@@ -5,7 +5,7 @@
 //! descriptor until the worker has closed its own, so that the last close of a stranger's file, which can block, is
 //! always the lane's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
 use gpu_handoff_protocol::message::{Carrier, Publication};
 use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -30,43 +30,33 @@ pub(super) struct Desk {
     tasks: RefCell<JoinSet<()>>,
     /// The member's share of the worker.
     turns: Arc<Semaphore>,
-    /// Descriptors that wait for their verdict, and how many may.
-    undecided: Rc<Cell<usize>>,
+    /// Room for descriptors that wait for their verdict, and how much there is.
+    room: Arc<Semaphore>,
     limit: usize,
 }
 
-/// Descriptors that wait for their verdict.
-#[derive(Debug)]
-struct Undecided {
-    all: Rc<Cell<usize>>,
-    own: usize,
-}
-
-impl Drop for Undecided {
-    fn drop(&mut self) {
-        self.all.set(self.all.get() - self.own);
-    }
+/// What becomes of a packet for whose descriptors there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WithoutRoom {
+    /// It is refused: whoever publishes faster than the GPU worker looks is to wait for the answers.
+    Refused,
+    /// It waits, for [`limits::ROOM_PATIENCE`] at most: what is shown again after a restart comes all at once.
+    Waits,
 }
 
 impl Desk {
-    /// As many descriptors may wait for their verdict as `limit` says.
+    /// As many descriptors may wait for their verdict as `limit` says; no less than one packet may bring.
     pub(super) fn new(limit: usize) -> Self {
         let turns = Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER));
-        Self { tasks: RefCell::default(), turns, undecided: Rc::default(), limit }
+        Self { tasks: RefCell::default(), turns, room: Arc::new(Semaphore::new(limit)), limit }
     }
 
-    /// Counts the descriptors of these items, unless they are too many.
-    fn take_in(&self, items: &[Publication]) -> Result<Undecided, Refusal> {
-        let own = items.iter().filter(|item| matches!(item.carrier, Carrier::Descriptor(_))).count();
-        let found = self.undecided.get() + own;
-        if own > 0 && found > self.limit {
-            let wanted = format!("at most {}", self.limit);
-            return Err(Refusal::new(Code::QuotaInFlight)
-                .compared_with("descriptors that are inspected", wanted, found)
-                .with_remedy("wait for the answers to what was published before publishing more"));
-        }
-        self.undecided.set(found);
-        Ok(Undecided { all: Rc::clone(&self.undecided), own })
+    fn no_room(&self, own: u32) -> Refusal {
+        let wanted = format!("at most {}", self.limit);
+        let undecided = self.limit.saturating_sub(self.room.available_permits());
+        Refusal::new(Code::QuotaInFlight)
+            .compared_with("descriptors that are inspected", wanted, format!("{undecided}, and {own} more"))
+            .with_remedy("wait for the answers to what was sent before sending more")
     }
 
     /// Begins to vet all items of a packet, and gives their outcomes, in order. Whoever drops the answer leaves no
@@ -76,20 +66,38 @@ impl Desk {
         items: Vec<Publication>,
         boot: BootTag,
         inspector: Rc<Inspector>,
+        without_room: WithoutRoom,
     ) -> impl Future<Output = Outcomes> + 'static {
         let count = items.len();
-        let (asker, answer) = oneshot::channel();
+        let own = items.iter().filter(|item| matches!(item.carrier, Carrier::Descriptor(_))).count();
+        let own = u32::try_from(own).unwrap_or(u32::MAX);
+        let (mut asker, answer) = oneshot::channel();
         let turns = Arc::clone(&self.turns);
         let mut tasks = self.tasks.borrow_mut();
         // Those that have ended are let go; a task that broke off is answered for below.
         while tasks.try_join_next().is_some() {}
-        match self.take_in(&items) {
-            Ok(undecided) => drop(tasks.spawn_local(async move {
+        let refuse = move |asker: oneshot::Sender<Outcomes>, refusal: &Refusal| {
+            // The items are closed in the lane, wherever this is called.
+            let _ = asker.send((0..count).map(|_| Err(refusal.clone())).collect());
+        };
+        match (Arc::clone(&self.room).try_acquire_many_owned(own), without_room) {
+            (Ok(undecided), _) => drop(tasks.spawn_local(async move {
                 publications(items, boot, &inspector, &turns, asker).await;
                 drop(undecided);
             })),
-            // Closed here, in the lane.
-            Err(refusal) => drop(asker.send(items.iter().map(|_| Err(refusal.clone())).collect())),
+            (Err(_), WithoutRoom::Refused) => refuse(asker, &self.no_room(own)),
+            (Err(_), WithoutRoom::Waits) => {
+                let (room, refusal) = (Arc::clone(&self.room), self.no_room(own));
+                drop(tasks.spawn_local(async move {
+                    match wait_for_room(room, own, &mut asker).await {
+                        Some(undecided) => {
+                            publications(items, boot, &inspector, &turns, asker).await;
+                            drop(undecided);
+                        }
+                        None => refuse(asker, &refusal),
+                    }
+                }));
+            }
         }
         async move { answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(broken_off())).collect()) }
     }
@@ -100,6 +108,18 @@ impl Desk {
         let ended = async { while tasks.join_next().await.is_some() {} };
         // What is not over by then waits for a worker that is beyond serving anybody.
         let _ = timeout(limits::INSPECTION_TIME + limits::WORKER_END_TIME, ended).await;
+    }
+}
+
+/// Waits for room, first come first served, for as long as somebody waits for the answer, and not for ever.
+async fn wait_for_room(
+    room: Arc<Semaphore>,
+    own: u32,
+    asker: &mut oneshot::Sender<Outcomes>,
+) -> Option<OwnedSemaphorePermit> {
+    tokio::select! {
+        undecided = timeout(limits::ROOM_PATIENCE, room.acquire_many_owned(own)) => undecided.ok()?.ok(),
+        () = asker.closed() => None,
     }
 }
 

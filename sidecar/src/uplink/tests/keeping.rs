@@ -119,10 +119,9 @@ async fn another_daemon_gets_what_was_kept_and_refuses_what_it_does_not_want() {
     ];
     assert_eq!(items.iter().map(facts).collect::<Vec<_>>(), expected);
     drop(items);
-    assert!(matches!(scene.heard(&daemon).await.body, SidecarBody::OfferDone));
     let invalid = || Err(Refusal::new(Code::ReceiptInvalid));
     daemon.say(request, SlotBody::Offered(vec![Ok(()), invalid(), Ok(()), invalid()])).await;
-    assert!(scene.uplink.changed().await.is_empty());
+    assert!(matches!(scene.heard(&daemon).await.body, SidecarBody::OfferDone));
     assert_eq!(scene.kept(), [0, 3]);
     until("the closing", || copies(files[2].as_file()) == 1);
     assert_eq!([0, 1].map(|n| copies(files[n].as_file())), [2, 2], "what was not refused is kept on");
@@ -141,7 +140,7 @@ async fn a_daemon_is_told_a_few_packets_at_a_time_and_hand_ons_go_between() {
     for _ in 0..limits::OFFERS_UNANSWERED {
         let (request, items) = scene.offered(&daemon).await;
         assert_eq!(items.len(), wire::MESSAGE_ITEMS);
-        requests.push(request);
+        requests.push((request, items.len()));
         heard += items.len();
     }
     begin(&mut scene.uplink);
@@ -154,15 +153,18 @@ async fn a_daemon_is_told_a_few_packets_at_a_time_and_hand_ons_go_between() {
     // Answers may come in parts, and in any order.
     requests.reverse();
     while heard < count {
-        let request = requests.pop().unwrap();
+        let (request, _) = requests.pop().unwrap();
         let refusals =
             vec![Err(Refusal::new(Code::ReceiptInvalid).with_remedy("x".repeat(300))); wire::MESSAGE_ITEMS];
         daemon.say(request, SlotBody::Offered(refusals)).await;
         let (request, items) = scene.offered(&daemon).await;
-        requests.insert(0, request);
+        requests.insert(0, (request, items.len()));
         heard += items.len();
     }
     assert_eq!(heard, count);
+    for (request, items) in requests {
+        daemon.say(request, SlotBody::Offered(vec![Ok(()); items])).await;
+    }
     assert!(matches!(scene.heard(&daemon).await.body, SidecarBody::OfferDone));
     assert_eq!(scene.kept().len(), count - 3 * wire::MESSAGE_ITEMS);
 }
@@ -181,6 +183,54 @@ async fn what_is_kept_anew_is_not_lost_by_the_answer_about_what_it_replaced() {
         assert!(scene.uplink.changed().await.is_empty());
     }
     assert_eq!(scene.kept(), [1]);
+}
+
+#[tokio::test]
+async fn what_is_refused_for_a_reason_that_passes_is_offered_again_before_the_end() {
+    let (mut scene, daemon) = Scene::connected("again").await;
+    let file = tempfile::tempfile().unwrap();
+    scene.uplink.keeper.keep((0..4).map(|n| keepsake(n, "1", &file)).collect());
+    let daemon = scene.another(daemon).await;
+    let randoms = |items: &[Keepsake]| items.iter().map(|item| item.id.random).collect::<Vec<_>>();
+    let refused = |code| Err(Refusal::new(code));
+    let (request, items) = scene.offered(&daemon).await;
+    assert_eq!(randoms(&items), [0, 1, 2, 3]);
+    let answer = [Code::QuotaInFlight, Code::ReceiptInvalid, Code::WorkerFailed, Code::WorkerTimeout];
+    daemon.say(request, SlotBody::Offered(answer.map(refused).to_vec())).await;
+    // Not that this was all: the daemon would wait for nothing more.
+    let (request, items) = scene.offered(&daemon).await;
+    assert_eq!(randoms(&items), [0, 2, 3]);
+    assert_eq!(scene.kept(), [0, 2, 3]);
+    let answer = vec![refused(Code::QuotaInFlight), Ok(()), refused(Code::WorkerTimeout)];
+    daemon.say(request, SlotBody::Offered(answer)).await;
+    // A worker that fails again does so over this very buffer.
+    let (request, items) = scene.offered(&daemon).await;
+    assert_eq!((randoms(&items), scene.kept()), (vec![0], vec![0, 2]));
+    daemon.say(request, SlotBody::Offered(vec![Ok(())])).await;
+    assert!(matches!(scene.heard(&daemon).await.body, SidecarBody::OfferDone));
+    assert_eq!(scene.kept(), [0, 2]);
+}
+
+#[tokio::test]
+async fn what_goes_on_being_refused_is_given_up() {
+    let (mut scene, daemon) = Scene::connected("given-up").await;
+    scene.uplink.keeper.keep(vec![keepsake(0, "1", &tempfile::tempfile().unwrap())]);
+    let daemon = scene.another(daemon).await;
+    let begin = Instant::now();
+    let mut offers = 0;
+    loop {
+        match scene.heard(&daemon).await {
+            SidecarMessage { request, body: SidecarBody::Offer(_) } => {
+                offers += 1;
+                let refusal = Refusal::new(Code::QuotaInFlight);
+                daemon.say(request, SlotBody::Offered(vec![Err(refusal)])).await;
+            }
+            SidecarMessage { body: SidecarBody::OfferDone, .. } => break,
+            other => panic!("{other:?}"),
+        }
+        assert!(begin.elapsed() < limits::OFFER_AGAIN_TIME * 4, "it never ends");
+    }
+    assert!(offers > 2 && scene.kept().is_empty(), "{offers}");
 }
 
 #[tokio::test]
