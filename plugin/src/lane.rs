@@ -41,7 +41,7 @@ use tracing::{Instrument, error, info, info_span, warn};
 use crate::gpu::{Inspector, Reach};
 use crate::identity::Door;
 use crate::limits;
-use crate::node::client::DeviceNodes;
+use crate::node::client::{DeviceNodes, SlotDeviceNodes};
 use crate::owner::{LaneCommand, LaneHandle, Owner};
 use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
@@ -148,6 +148,8 @@ pub(crate) struct Context {
     this: Weak<Context>,
     /// What its member has it write to the log.
     chatter: Chatter,
+    /// Of which GPUs a process of the member has the device nodes.
+    device_nodes: SlotDeviceNodes,
     /// The way to the GPU workers.
     inspector: Rc<Inspector>,
     /// Room for the packet that is being received, whoever sent it: no task keeps it while it waits.
@@ -307,6 +309,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
     let in_flight = shared.in_flight;
     let inspector = Inspector::new(shared.workers.clone(), spec.member.0, Rc::clone(&buffer));
+    let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
     let context = Rc::new_cyclic(|this| Context {
         spec,
         shared,
@@ -323,6 +326,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         absent: Absent::default(),
         this: Weak::clone(this),
         chatter: Chatter::new(),
+        device_nodes,
         inspector: Rc::new(inspector),
         buffer,
     });

@@ -125,6 +125,10 @@ pub const BROKER_GOOD_LIFE: Duration = Duration::from_secs(60);
 pub const NODE_WORKERS: usize = 64;
 /// Commands of the broker that may wait for an answer of the node.
 pub const NODE_COMMANDS: usize = 64;
+/// How long the node looks for the device nodes that a process has, which may be on a file system that does not answer.
+pub const LOOK_TIME: Duration = Duration::from_secs(1);
+/// Such looks at processes of one member at a time; those that do not come back are counted until they do.
+pub const LOOKS_OF_MEMBER: usize = 4;
 /// Most GPUs of a node.
 pub const NODE_GPUS: usize = 64;
 /// Most bytes that are read of what the driver says of a GPU in `/proc`.

@@ -14,6 +14,7 @@
 //! | answering its commands | `service` |
 //! | the GPU workers' processes | `workers` |
 //! | which GPUs there are, and whose device nodes a process has | `gpus` |
+//! | looking at a process's files, which may not answer | `looks` |
 //! | asking the driver which of them reach each other | `survey` |
 //! | whether a broker that died is started again, and when | `restarts` |
 //! | the broker's side | [`client`] |
@@ -32,6 +33,7 @@ mod broker;
 pub mod children;
 pub mod client;
 mod gpus;
+mod looks;
 pub mod place;
 mod restarts;
 mod service;

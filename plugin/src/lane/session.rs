@@ -222,7 +222,7 @@ impl Session<'_> {
             member: self.context.spec.member,
             own_pid: self.process.own_pid,
             process: self.peer.process(),
-            reachable: self.context.shared.device_nodes.of(self.process.key).await,
+            reachable: self.context.device_nodes.of(self.process.key).await,
         };
         self.tell(Input::SessionOpened(self.id, facts));
         if let Some(untold) = self.context.chatter.may_tell() {

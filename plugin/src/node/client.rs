@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use tokio::sync::{mpsc, oneshot};
+use gpu_handoff_protocol::{DeviceUuid, SlotId};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::words::{Answer, Command, FromBroker, FromNode, Setup};
 use crate::identity::ProcessKey;
@@ -120,6 +120,14 @@ pub struct DeviceNodes {
     gpus: Arc<[DeviceUuid]>,
 }
 
+/// The same for the processes of one slot, a few at a time.
+#[derive(Debug)]
+pub struct SlotDeviceNodes {
+    of_node: DeviceNodes,
+    slot: SlotId,
+    turns: Semaphore,
+}
+
 impl DeviceNodes {
     /// Of a node with these GPUs.
     #[must_use]
@@ -127,14 +135,25 @@ impl DeviceNodes {
         Self { node, gpus: gpus.into() }
     }
 
+    /// Asked for this slot's processes.
+    #[must_use]
+    pub fn of_slot(&self, slot: SlotId) -> SlotDeviceNodes {
+        let turns = Semaphore::new(limits::LOOKS_OF_MEMBER);
+        SlotDeviceNodes { of_node: self.clone(), slot, turns }
+    }
+}
+
+impl SlotDeviceNodes {
     /// The GPUs whose device nodes the process has; `None` where that could not be found out, or is of no interest: with one
     /// GPU there is no other to reach.
     pub async fn of(&self, process: ProcessKey) -> Option<Vec<DeviceUuid>> {
-        if self.gpus.len() < 2 {
+        if self.of_node.gpus.len() < 2 {
             return None;
         }
-        let command = Command::Reachable { pid: process.pid, started: process.started };
-        match self.node.ask(command).await {
+        let _turn = self.turns.acquire().await.ok()?;
+        let slot = self.slot.clone();
+        let command = Command::Reachable { slot, pid: process.pid, started: process.started };
+        match self.of_node.node.ask(command).await {
             Ok((Answer::Reachable(gpus), _)) => Some(gpus),
             Ok(_) | Err(AskError::Gone) => None,
             Err(e) => {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use gpu_handoff_protocol::DeviceUuid;
 use tokio::task::JoinSet;
@@ -10,6 +11,7 @@ use tracing::{info, warn};
 
 use super::children::Programs;
 use super::gpus::Gpus;
+use super::looks::Looks;
 use super::survey;
 use super::words::{Answer, Command};
 use super::workers::Workers;
@@ -30,7 +32,8 @@ pub(super) struct Service {
     /// The self-test that runs, and the commands that wait for it.
     proving: JoinSet<(String, io::Result<bool>)>,
     wait_for_proof: Vec<u64>,
-    gpus: Gpus,
+    gpus: Arc<Gpus>,
+    looks: Looks,
     /// The survey that runs, and the commands that wait for it.
     surveying: JoinSet<Result<Topology, String>>,
     wait_for_survey: Vec<u64>,
@@ -59,7 +62,8 @@ impl Service {
             proven: None,
             proving: JoinSet::new(),
             wait_for_proof: Vec::new(),
-            gpus: Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root),
+            gpus: Arc::new(Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root)),
+            looks: Looks::new(config.members.iter().map(|member| member.slot.clone())),
             surveying: JoinSet::new(),
             wait_for_survey: Vec::new(),
         }
@@ -87,10 +91,11 @@ impl Service {
             },
             Command::ProveLegacy => self.prove(id),
             Command::Survey => self.survey(id),
-            Command::Reachable { pid, started } => Some(Reply::new(
-                id,
-                self.gpus.reachable(*pid, *started).map(Answer::Reachable).map_err(|e| e.to_string()),
-            )),
+            Command::Reachable { slot, pid, started } => {
+                let (gpus, pid, started) = (Arc::clone(&self.gpus), *pid, *started);
+                let looked = self.looks.begin(id, slot, move || gpus.reachable(pid, started));
+                looked.map(|(id, outcome)| Reply::new(id, outcome.map(Answer::Reachable)))
+            }
         }
     }
 
@@ -143,6 +148,7 @@ impl Service {
             (ended, asked) = self.workers.next() => {
                 asked.into_iter().map(|id| Reply::new(id, Ok(ended.answer()))).collect()
             }
+            (id, outcome) = self.looks.next() => vec![Reply::new(id, outcome.map(Answer::Reachable))],
             Some(surveyed) = self.surveying.join_next() => {
                 let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o).map(Answer::Surveyed);
                 std::mem::take(&mut self.wait_for_survey).into_iter().map(|id| Reply::new(id, outcome.clone())).collect()
@@ -170,6 +176,7 @@ impl Service {
         self.wait_for_survey.clear();
         self.surveying.abort_all();
         self.wait_for_proof.clear();
+        self.looks.abandon();
         self.workers.abandon();
     }
 

@@ -5,7 +5,7 @@
 //! it, and by what the node can look up.
 
 use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::DeviceUuid;
+use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use serde::{Deserialize, Serialize};
 
 use crate::members::StaticMember;
@@ -81,8 +81,10 @@ pub enum Command {
     /// Say what GPUs there are and which reach each other.
     Survey,
     /// Say of which GPUs a process has the device nodes. The answer is about GPUs alone, and the same for a process that does
-    /// not exist, that is another one by now, or that may not be looked at.
+    /// not exist, that is another one by now, that may not be looked at, or whose files do not answer.
     Reachable {
+        /// The slot whose process it is said to be, which has so many looks at a time.
+        slot: SlotId,
         /// The process.
         pid: u32,
         /// When it started, in clock ticks after boot.
