@@ -18,6 +18,9 @@ pub const RECONNECT: Duration = Duration::from_secs(30);
 pub const RETRY_FIRST: Duration = Duration::from_millis(10);
 /// Longest pause between two tries to reach another broker.
 pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// How long another broker is asked again for what it refused to restore for reasons that pass: as long as it waits for
+/// what its predecessor had.
+pub const REATTACH: Duration = Duration::from_secs(5);
 /// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
 /// fewer descriptors are in flight.
 pub const SEND_PAUSE: Duration = Duration::from_millis(20);

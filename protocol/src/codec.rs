@@ -24,10 +24,12 @@ mod event;
 mod lease;
 mod parts;
 mod receipt;
+mod short;
 mod sidecar;
 
 pub use parts::{Listed, batches};
 pub use receipt::{decode_receipt_body, encode_receipt_body, open_receipt, seal_receipt};
+pub use short::{Short, decode_short};
 
 /// One packet as it came from the kernel.
 #[derive(Debug, Default)]

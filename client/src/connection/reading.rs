@@ -7,9 +7,10 @@ use std::os::fd::AsFd;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
+use gpu_handoff_protocol::Refusal;
+use gpu_handoff_protocol::codec::{self, Short};
 use gpu_handoff_protocol::message::{BrokerMessage, RequestId};
 use gpu_handoff_protocol::socket::{Received, RecvBuffer, SeqPacket, wait};
-use gpu_handoff_protocol::{Refusal, codec};
 use rustix::event::PollFlags;
 
 use super::Connection;
@@ -21,6 +22,8 @@ use crate::error::Fault;
 /// What reading the socket gave.
 pub(super) enum Read {
     Packet(Result<(BrokerMessage, bool), Refusal>),
+    /// A part of an answer for whose descriptors this process has no room.
+    Short(Short),
     Nothing,
     Closed,
 }
@@ -112,6 +115,7 @@ impl Connection {
         match read {
             Read::Nothing => return,
             Read::Closed => self.lose(state, End::Lost(None)),
+            Read::Short(short) => state.spoil(short, &*self.sink),
             Read::Packet(packet) => {
                 let end = match packet {
                     Ok((message, more)) => state.dispatch(message, more, &*self.sink),
@@ -162,6 +166,10 @@ impl Connection {
 /// Reads one packet, if there is one.
 pub(super) fn read(socket: &SeqPacket, buffer: &mut RecvBuffer) -> Read {
     match socket.try_recv(buffer) {
+        Ok(Received::Frame(frame)) if frame.control_truncated => match codec::decode_short(frame) {
+            Ok(short) => Read::Short(short),
+            Err(refusal) => Read::Packet(Err(refusal)),
+        },
         Ok(Received::Frame(frame)) => Read::Packet(codec::decode_broker(frame)),
         Ok(Received::Nothing) => Read::Nothing,
         Ok(Received::Closed) | Err(_) => Read::Closed,

@@ -2,23 +2,21 @@
 //!
 //! This runs on the listener's thread, over a connection that nobody else sees before all is settled.
 
-use std::collections::VecDeque;
+mod claim;
+
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::codec::{self, batches};
-use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Claim, ClientBody, ClientMessage, Reattached,
-};
+use gpu_handoff_protocol::codec;
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, ClientBody, ClientMessage};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket, wait};
-use gpu_handoff_protocol::{Code, Instance, PROTOCOL_VERSION, Receipt, Refusal};
+use gpu_handoff_protocol::{Code, Instance, PROTOCOL_VERSION, Refusal};
 use rustix::event::PollFlags;
 
 use super::Connection;
-use super::claims::Subject;
 use super::reading::{Read, read};
 use super::state::{End, Link, Listener};
 use crate::client::check_version;
@@ -83,9 +81,6 @@ fn unexpected(wanted: &str) -> Failed {
 fn unreadable(refusal: Refusal) -> Failed {
     Failed::ForGood(End::Unreadable(refusal))
 }
-
-/// What is claimed, and its descriptor where that was asked for.
-type Item = (Subject, Receipt, Option<Arc<OwnedFd>>);
 
 impl Connection {
     /// Tries until there is another broker, or there is no time left, or the connection was closed.
@@ -154,60 +149,8 @@ impl<'a> Talk<'a> {
             }
             state.claims.claimable(sink)
         };
-        let wanted =
-            self.claim(claims.into_iter().map(|(subject, receipt)| (subject, receipt, None)).collect())?;
-        let exported = self.export(wanted)?;
-        for (subject, _) in self.claim(exported)? {
-            self.lost(subject)?;
-        }
+        self.claim_all(claims)?;
         self.hand_over(welcome.instance)
-    }
-
-    /// Claims these; gives those whose descriptor is wanted.
-    fn claim(&mut self, items: Vec<Item>) -> Result<Vec<(Subject, Receipt)>, Failed> {
-        let (subjects, claims): (Vec<_>, Vec<_>) = items
-            .into_iter()
-            .map(|(subject, receipt, descriptor)| (subject, Claim { receipt, descriptor }))
-            .unzip();
-        let (mut subjects, mut wanted) = (VecDeque::from(subjects), Vec::new());
-        for part in batches(claims) {
-            let receipts: Vec<Receipt> = part.iter().map(|claim| claim.receipt.clone()).collect();
-            let outcomes = match self.ask(ClientBody::Reattach(part))? {
-                BrokerBody::Reattached(outcomes) if outcomes.len() == receipts.len() => outcomes,
-                BrokerBody::Refused(refusal) => receipts.iter().map(|_| Err(refusal.clone())).collect(),
-                _ => return Err(unexpected("an outcome for each claim")),
-            };
-            for (outcome, (subject, receipt)) in
-                outcomes.into_iter().zip(subjects.drain(..receipts.len()).zip(receipts))
-            {
-                match outcome {
-                    Ok(Reattached::Restored) => {}
-                    Ok(Reattached::DescriptorWanted) => wanted.push((subject, receipt)),
-                    Err(_) => self.lost(subject)?,
-                }
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Exports the memory of these again. What cannot be exported is lost.
-    fn export(&self, wanted: Vec<(Subject, Receipt)>) -> Result<Vec<Item>, Failed> {
-        let mut items = Vec::with_capacity(wanted.len());
-        for (subject, receipt) in wanted {
-            let again = self.connection.lock()?.claims.again(subject);
-            match again.map(|again| again.export()) {
-                Some(Ok(Some(descriptor))) => items.push((subject, receipt, Some(descriptor))),
-                _ => self.lost(subject)?,
-            }
-        }
-        Ok(items)
-    }
-
-    fn lost(&self, subject: Subject) -> Result<(), Failed> {
-        let mut state = self.connection.lock()?;
-        state.claims.lost(subject, &*self.connection.sink);
-        state.sweep = true;
-        Ok(())
     }
 
     /// From here on the connection is everybody's; what waits to be asked or told goes out.
@@ -257,6 +200,8 @@ impl<'a> Talk<'a> {
         loop {
             match read(&self.socket, &mut self.buffer) {
                 Read::Packet(packet) => return packet.map_err(unreadable),
+                // Nothing was asked for yet that brings descriptors.
+                Read::Short(short) => return Err(unreadable(short.refusal)),
                 Read::Closed => return Err(Failed::ForNow),
                 Read::Nothing => {}
             }

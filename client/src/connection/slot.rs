@@ -24,6 +24,8 @@ pub(super) struct Slot {
     /// Where its owner sleeps while another thread reads.
     wake: Arc<Condvar>,
     pub(super) asleep: bool,
+    /// What there was of an answer that did not become whole.
+    pub(super) spoilt: Option<BrokerBody>,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ impl Slot {
             _ => Content::Answer { so_far: None, whole: false },
         };
         let asked = Instant::now();
-        Self { content, body, kept, asked, again: false, wake: Arc::default(), asleep: false }
+        Self { content, body, kept, asked, again: false, wake: Arc::default(), asleep: false, spoilt: None }
     }
 
     /// Takes the answer once it is whole.
@@ -53,6 +55,18 @@ impl Slot {
             Content::Answer { so_far, whole: true } => so_far.take().map(Ok),
             _ => None,
         }
+    }
+
+    /// This answer will not be whole: refuses it, and gives what there is of it. `None`: it was whole already.
+    pub(super) fn spoil(&mut self, refusal: Refusal) -> Option<Option<BrokerBody>> {
+        let Content::Answer { so_far, whole: whole @ false } = &mut self.content else { return None };
+        *whole = true;
+        Some(so_far.replace(BrokerBody::Refused(refusal)))
+    }
+
+    /// Whether what still comes of the answer is of no use.
+    pub(super) fn is_spoilt(&self) -> bool {
+        matches!(self.content, Content::Answer { whole: true, .. })
     }
 
     /// Takes the next event, or the reason why there are no more.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_protocol::codec::{self, Outgoing};
+use gpu_handoff_protocol::codec::{self, Outgoing, Short};
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, ClientBody, ClientMessage, Grant, RequestId};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::{Code, Instance, Refusal};
@@ -210,7 +210,7 @@ impl State {
         if request == 0 {
             return self.notice(body, sink);
         }
-        let Some(slot) = self.slots.get_mut(&request) else {
+        let Some(slot) = self.slots.get_mut(&request).filter(|slot| !slot.is_spoilt()) else {
             // An answer that nobody waits for any more.
             let released = self.unsent.answered(request);
             self.claims.released(&released);
@@ -246,6 +246,19 @@ impl State {
         }
         slot.wake();
         None
+    }
+
+    /// This process has no room for a part of an answer: it is refused as a whole, and what it grants is given back.
+    pub(super) fn spoil(&mut self, short: Short, sink: &dyn Sink) {
+        short.leases.into_iter().for_each(|lease| self.unsent.release(lease));
+        let Some(slot) = self.slots.get_mut(&short.request) else { return };
+        let Some(before) = slot.spoil(short.refusal) else { return };
+        slot.wake();
+        before.iter().for_each(|body| self.turn_down(body, Some(sink)));
+        // Its descriptors are closed where nothing is locked.
+        if let Some(slot) = self.slots.get_mut(&short.request) {
+            slot.spoilt = before;
+        }
     }
 
     /// What nobody asked for: news of leased buffers, or the end of the connection.
@@ -387,5 +400,45 @@ mod tests {
         assert!(held.upgrade().is_some(), "not dropped where the connection is locked");
         drop(closed);
         assert!(held.upgrade().is_none());
+    }
+
+    #[test]
+    fn an_answer_that_lost_descriptors_is_refused_and_all_of_it_given_back() {
+        use crate::tests::info;
+        use gpu_handoff_protocol::message::Carrier;
+        use gpu_handoff_protocol::{LeaseId, SetInfo};
+        let (socket, _peer) = SeqPacket::pair().unwrap();
+        let (mut state, memory) = (State::new(socket), Memory::new(Box::new(Pretender::default())));
+        let request = state.number();
+        state
+            .open(
+                request,
+                Slot::new(
+                    ClientBody::Acquire { items: Vec::new(), wait: Default::default(), device: None },
+                    Vec::new(),
+                ),
+            )
+            .unwrap();
+        let grant = |lease| Grant {
+            lease: LeaseId(lease),
+            buffer: Arc::new(info(u128::from(lease), "layer")),
+            carrier: Carrier::Legacy([0; 64]),
+            rewrite_pid_word: false,
+            receipt: None,
+            seat: None,
+        };
+        let set = SetInfo { name: "model".parse().unwrap(), generation: 1, total: 3 };
+        let first = BrokerBody::AcquiredSet { set, grants: vec![grant(1)] };
+        assert!(state.dispatch(BrokerMessage { request, body: first }, true, &memory).is_none());
+        let refusal = Refusal::new(Code::TruncatedControl);
+        state.spoil(Short { request, leases: vec![LeaseId(2)], refusal }, &memory);
+        let last = BrokerBody::Acquired(vec![Ok(grant(3))]);
+        assert!(state.dispatch(BrokerMessage { request, body: last }, false, &memory).is_none());
+        let answer = state.slot(request).and_then(Slot::answered).unwrap().unwrap();
+        assert!(matches!(answer, BrokerBody::Refused(refusal) if refusal.code() == Code::TruncatedControl));
+        let ClientBody::Release(mut leases) = state.unsent.first().unwrap() else { panic!("no release") };
+        leases.sort_unstable();
+        assert_eq!(leases, [1, 2, 3].map(LeaseId));
+        assert!(!state.close(request, true, &memory).unwrap().0, "the node is done with it");
     }
 }

@@ -16,6 +16,7 @@ use super::{Pretender, id, info};
 use crate::{Acquire, Buffer, Client, ClientError, Lease, LeaseState, Published, PublishedState};
 
 mod calls;
+mod patience;
 
 /// A client that looks for another broker, and where that is to be.
 struct Scene {

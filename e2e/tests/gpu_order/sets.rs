@@ -1,9 +1,13 @@
 //! Sets: hundreds of buffers at once or none, whoever dies in the middle.
 
+use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
+use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Target};
+
+use rustix::process::{Resource, Rlimit};
 
 use crate::stage::{Stage, acquire, looked, number, refused};
 
@@ -31,7 +35,7 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
     refused(&mut reader, take(first, 0), "NOT_FOUND")?;
     assert_eq!(number(&mut reader, take(0, 0))?, first);
     // The next version, which the reader waits for with the older one in its hands.
-    reader.tell(&gpu_handoff_e2e::agent::Command::Order(take(first, 20_000)))?;
+    reader.tell(&Command::Order(take(first, 20_000)))?;
     let second = number(&mut owner, publish(2, None))?;
     assert!(second > first);
     reader.hear()?;
@@ -40,6 +44,46 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
     reader.order(Step::DropSet { name: "model".to_owned() })?;
     reader.finish()?;
     owner.finish()?;
+    stage.end()
+}
+
+/// Leaves a process room for so many more open files; gives the limit that was.
+fn leave_room(app: &App, room: usize) -> anyhow::Result<Rlimit> {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", app.pid()?))?;
+    let numbers = files.map(|file| Ok(file?.file_name().to_string_lossy().parse::<u64>()?));
+    let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
+    let current = (0..).filter(|number| !numbers.contains(number)).nth(room);
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    set_limit(app, Rlimit { current, maximum })
+}
+
+fn set_limit(app: &App, limit: Rlimit) -> anyhow::Result<Rlimit> {
+    let pid = rustix::process::Pid::from_raw(app.pid()?.cast_signed());
+    Ok(rustix::process::prlimit(pid, Resource::Nofile, limit)?)
+}
+
+#[test]
+fn a_set_for_which_a_process_has_no_descriptors_is_refused_and_nothing_else_is_lost() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut owner, mut reader) = stage.apps()?;
+    crate::stage::fill(&mut owner, "memory")?;
+    let publish_one = Command::Publish { memory: "memory".into(), name: "source".into() };
+    owner.ask(&publish_one)?;
+    acquire(&mut reader, "source", "lease")?;
+    let version = number(&mut owner, publish(COUNT, None))?;
+    let before = leave_room(&reader, 100)?;
+    for _ in 0..2 {
+        refused(&mut reader, take(0, 0), "TRUNCATED_CONTROL")?;
+    }
+    set_limit(&reader, before)?;
+    assert_eq!(number(&mut reader, take(0, 0))?, version);
+    assert_eq!(looked(&mut reader, Step::VerifySet { name: "model".to_owned() })?, (COUNT as u64, 0));
+    // What it had is there still, and what it was granted in vain was given back: the owner's end leaves nothing.
+    reader.expect(&Command::Release { lease: "lease".into() }, crate::stage::is_done)?;
+    reader.order(Step::DropSet { name: "model".to_owned() })?;
+    owner.finish()?;
+    stage.node.wait_for_log("buffer gone").map(drop)?;
+    reader.finish()?;
     stage.end()
 }
 
@@ -56,7 +100,7 @@ fn a_publisher_that_dies_between_two_parts_leaves_nothing() -> anyhow::Result<()
         .stdout(std::process::Stdio::piped())
         .spawn()?;
     crate::stage::fill(&mut owner, "memory")?;
-    let publish = gpu_handoff_e2e::agent::Command::Publish { memory: "memory".into(), name: "source".into() };
+    let publish = Command::Publish { memory: "memory".into(), name: "source".into() };
     owner.ask(&publish)?;
     let mut line = String::new();
     std::io::BufRead::read_line(
@@ -81,8 +125,7 @@ fn parts_that_do_not_follow_are_refused_by_the_node() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut owner, mut reader) = stage.apps()?;
     crate::stage::fill(&mut owner, "memory")?;
-    owner
-        .ask(&gpu_handoff_e2e::agent::Command::Publish { memory: "memory".into(), name: "source".into() })?;
+    owner.ask(&Command::Publish { memory: "memory".into(), name: "source".into() })?;
     acquire(&mut reader, "source", "lease")?;
     let mut client = Client::greeted(stage.consumer.socket())?;
     let grant = client.acquire(Target::Name("source".parse()?), gpu_handoff_e2e::node::PATIENCE)??;
