@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs a command inside a node, in its PID, mount and network namespaces: e2e/cluster/in.sh NAME COMMAND [ARGUMENT...]
+# For example `in.sh e2e kubectl get pods -A`, `in.sh e2e ctr -n k8s.io task ls`, `in.sh e2e daemons.sh stop kubelet`.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+(($# >= 2)) || fail "in.sh NAME COMMAND [ARGUMENT...]"
+name_cluster "$1"
+shift
+pid=$(init_pid) || fail "cluster $name is not running: $here/up.sh $name"
+bin=$(cat "$folder/bin")
+exec nsenter --target "$pid" --mount --net --pid --wdns="$PWD" env KUBECONFIG="$folder/kubeconfig" \
+    folder="$folder" bin="$bin" node_ip="$network.$(cat "$folder/index").2" PATH="$here:$bin:$PATH" "$@"

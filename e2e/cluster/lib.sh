@@ -1,0 +1,115 @@
+# What the scripts of this folder share; to be sourced. A cluster is known by its name alone: everything else follows.
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # the variables are for those who source this
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+# ---- parameters ----
+
+# Where clusters keep their state: not under /run, /dev/shm, /var/lib or /var/log, which each node has of its own.
+base=${GPU_HANDOFF_E2E_DIR:-/var/tmp/gpu-handoff-e2e}
+# Node addresses are NETWORK.INDEX.2; the INDEX is the first that no cluster of this machine uses.
+network=${GPU_HANDOFF_E2E_NETWORK:-10.199}
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-handoff
+
+readonly ready_within_s=60 stopped_within_s=5 most_clusters=99
+# The API's service address is also one of the node's, so that pods reach it without a proxy: hence the port.
+readonly api_port=443 api_service_ip=10.96.0.1 services=10.96.0.0/24
+
+# ---- names ----
+
+fail() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
+
+# Takes the cluster's name (default: e2e), and sets what belongs to it.
+name_cluster() {
+    name=${1:-e2e}
+    [[ $name =~ ^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$ ]] ||
+        fail "a cluster's name is made of a-z, 0-9 and -, at most 32 of them, not '$name'"
+    folder=$base/$name
+    cgroup=gpu-handoff-e2e-$name
+    link=ghe2e$(cksum <<< "$name" | awk '{ printf "%08x", $1 }') # links have short names
+    init_file=$folder/init.pid
+}
+
+# The state that the built programs depend on, as 16 digits.
+build_key() {
+    (
+        cd "$here" || exit
+        find node containerd -type f | LC_ALL=C sort | xargs sha256sum build.sh image.py pause.c
+        go env GOVERSION GOARCH
+    ) | sha256sum | cut -c 1-16
+}
+
+# Where build.sh puts the node's programs; GPU_HANDOFF_E2E_BIN names a folder that has them already.
+bin_folder() {
+    echo "${GPU_HANDOFF_E2E_BIN:-$cache/cluster-$(build_key)}"
+}
+
+# Where this checkout's images are made.
+images_folder() {
+    local target
+    target=$(cargo metadata --manifest-path "$here/../../Cargo.toml" --format-version 1 --no-deps |
+        sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+    echo "$target/cluster-images"
+}
+
+# ---- a running cluster ----
+
+# The first process of the cluster's PID namespace, as this machine numbers it; nothing if the cluster is not running.
+init_pid() {
+    local pid
+    pid=$(cat "$init_file" 2>/dev/null) || return 1
+    # Numbers are used again: only a process in the cluster's cgroup is meant.
+    grep -qs "/$cgroup/" "/proc/$pid/cgroup" || return 1
+    echo "$pid"
+}
+
+# The folders of the cluster's cgroup, one in each hierarchy.
+cgroups() {
+    local candidate
+    for candidate in "/sys/fs/cgroup/$cgroup" /sys/fs/cgroup/*/"$cgroup"; do
+        if [[ -d $candidate ]]; then echo "$candidate"; fi
+    done
+}
+
+# All processes of the cluster.
+processes() {
+    local one
+    for one in $(cgroups); do
+        find "$one" -name cgroup.procs -exec cat {} + 2>/dev/null
+    done | sort -un
+}
+
+# What there still is of a cluster on this machine, one thing a line. Its folder must be there: it says what to look for.
+leftovers() {
+    local one
+    processes | sed 's/^/process /'
+    # Also those that somehow left the cgroup; the script that asks is not meant.
+    grep -lsaF -f <(echo "$folder/") /proc/[0-9]*/cmdline | cut -d / -f 3 | grep -vx "$$" | sed 's/^/process /' || true
+    cgroups | sed 's/^/cgroup /'
+    grep -lsF " $folder/" /proc/[0-9]*/mountinfo | sed 's/^/mounts in /' || true
+    if [[ -d /sys/class/net/$link ]]; then echo "link $link"; fi
+    while read -r one; do
+        find /proc/[0-9]*/ns -lname "${one/[/\\[}" -printf 'namespace %l of %p\n' 2>/dev/null || true
+        if grep -qsF "$one" /proc/self/mountinfo; then echo "namespace $one, which a mount keeps"; fi
+    done < <(cat "$folder/namespaces" 2>/dev/null)
+}
+
+# Waits until a command succeeds: wait_for SECONDS COMMAND...
+wait_for() {
+    local deadline=$(($(date +%s%3N) + $1 * 1000))
+    shift
+    until "$@"; do
+        (($(date +%s%3N) < deadline)) || return 1
+        sleep 0.05
+    done
+}
+
+# Milliseconds since a moment that `date +%s%3N` told, as seconds.
+since() {
+    local ms=$(($(date +%s%3N) - $1))
+    printf '%d.%01d s' $((ms / 1000)) $((ms % 1000 / 100))
+}
