@@ -1,5 +1,6 @@
 //! Acquiring leases.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +84,8 @@ impl Client {
     /// mapped, so that acquiring it again costs one round trip to the node and no mapping.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with `NOT_FOUND`, `WAIT_TIMEOUT`, `RETIRED` and what else the node answers,
+    /// [`ClientError::Refused`] with `NOT_FOUND`, `WAIT_TIMEOUT`, `RETIRED`, where that device does not reach the memory
+    /// `NO_PEER_ACCESS`, `GPU_NOT_REACHABLE` or `MIG_ISOLATED`, and what else the node answers;
     /// [`ClientError::NoContext`] when no context is current, [`ClientError::Cuda`] when the driver cannot map the
     /// memory. After an error no lease is left behind.
     pub fn acquire(&self, wanted: Acquire) -> Result<Lease, ClientError> {
@@ -99,13 +101,15 @@ impl Client {
     pub(crate) fn lease_of(&self, wanted: Acquire, place: Place) -> Result<Lease, Fault> {
         let asked = Instant::now();
         let deadline = answer_deadline(wanted.wait)?;
-        let mut outcomes = self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait)?, 1, deadline)?;
+        let mut outcomes =
+            self.grants(self.ask(std::slice::from_ref(&wanted), wanted.wait, place)?, 1, deadline)?;
         let grant = outcomes.pop().ok_or(Fault::unexpected("one outcome"))?;
         self.take(grant, place, asked)
     }
 
     /// Acquires many buffers in as few packets as possible: outcomes in order, each on its own. Waits the longest of
-    /// their waits.
+    /// their waits. [`limits::PACKETS_AHEAD`](limits::PACKETS_AHEAD) packets are asked for before the first is answered,
+    /// each further one when another is: so what comes is never more than the node lets be under way.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), when the request as a whole fails. After that no lease is left behind.
@@ -114,14 +118,17 @@ impl Client {
             let asked = Instant::now();
             let place = self.shared.memory.place()?;
             let wait = wanted.iter().map(|item| item.wait).max().unwrap_or_default();
-            let deadline = answer_deadline(wait)?;
-            // All are asked for before the first answer is awaited.
-            let parts: Vec<(&[Acquire], Pending<'_>)> = wanted
-                .chunks(wire::MESSAGE_ITEMS)
-                .map(|part| Ok((part, self.ask(part, wait)?)))
-                .collect::<Result<_, Fault>>()?;
-            let mut leases = Vec::with_capacity(wanted.len());
-            for (part, pending) in parts {
+            answer_deadline(wait)?;
+            let mut parts = wanted.chunks(wire::MESSAGE_ITEMS);
+            let (mut ahead, mut leases) = (VecDeque::new(), Vec::with_capacity(wanted.len()));
+            loop {
+                while ahead.len() < limits::PACKETS_AHEAD
+                    && let Some(part) = parts.next()
+                {
+                    let left = wait.saturating_sub(asked.elapsed());
+                    ahead.push_back((part, self.ask(part, left, place)?, answer_deadline(left)?));
+                }
+                let Some((part, pending, deadline)) = ahead.pop_front() else { break };
                 let outcomes = self.grants(pending, part.len(), deadline)?;
                 leases.extend(outcomes.into_iter().map(|grant| self.take(grant, place, asked)));
             }
@@ -149,9 +156,11 @@ impl Client {
         }
     }
 
-    fn ask(&self, wanted: &[Acquire], wait: Duration) -> Result<Pending<'_>, Fault> {
+    fn ask(&self, wanted: &[Acquire], wait: Duration, place: Place) -> Result<Pending<'_>, Fault> {
         let items = wanted.iter().map(|item| item.wanted.clone()).collect();
-        self.shared.connection.start(ClientBody::Acquire { items, wait, device: None })
+        // So that the node says what is not within its reach, and not the driver in the middle of the mapping.
+        let device = Some(self.shared.memory.device(place)?);
+        self.shared.connection.start(ClientBody::Acquire { items, wait, device })
     }
 
     /// Makes a grant a lease, or gives it back.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gpu_handoff_cuda::{
-    ContextRef, Driver, LegacyHandle, LegacyMapping, PidWordProof, VmmImport, VmmMapping,
+    ContextRef, Device, DeviceUuid, Driver, LegacyHandle, LegacyMapping, PidWordProof, VmmImport, VmmMapping,
 };
 use gpu_handoff_protocol::message::{Carrier, Grant};
 use gpu_handoff_protocol::{BufferFacts, Code, Refusal};
@@ -49,6 +49,8 @@ impl Mapping {
 pub(crate) trait Importer: Send + Sync {
     /// The caller's current context.
     fn place(&self) -> Result<Place, Fault>;
+    /// The device that memory is mapped on there.
+    fn device(&self, place: Place) -> Result<DeviceUuid, Fault>;
     /// Maps what a grant carries.
     fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault>;
 }
@@ -61,6 +63,10 @@ impl Importer for CudaImporter {
     fn place(&self) -> Result<Place, Fault> {
         let context = Driver::load()?.current_context()?;
         context.map(Place::Context).ok_or(Fault::NoContext)
+    }
+
+    fn device(&self, place: Place) -> Result<DeviceUuid, Fault> {
+        Ok(device_of(Driver::load()?, place)?.uuid())
     }
 
     fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault> {
@@ -85,13 +91,17 @@ fn map_vmm(
     fd: std::os::fd::BorrowedFd<'_>,
     place: Place,
 ) -> Result<Mapping, Fault> {
-    let device = match place {
-        Place::Context(context) => context.device(driver)?,
-        #[cfg(test)]
-        Place::Nowhere => return Err(Fault::NoContext),
-    };
+    let device = device_of(driver, place)?;
     let import = VmmImport::import(driver, fd)?;
     Ok(Mapping::Vmm(import.map(facts.allocation_size, facts.access, device)?))
+}
+
+fn device_of(driver: Driver, place: Place) -> Result<Device, Fault> {
+    match place {
+        Place::Context(context) => Ok(context.device(driver)?),
+        #[cfg(test)]
+        Place::Nowhere => Err(Fault::NoContext),
+    }
 }
 
 /// The handle as this process can open it: with another process number in it where its own is the exporter's. The node

@@ -24,6 +24,9 @@ pub const REATTACH: Duration = Duration::from_secs(5);
 /// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
 /// fewer descriptors are in flight.
 pub const SEND_PAUSE: Duration = Duration::from_millis(20);
+/// Packets of one call that are asked for before the first of them is answered. With 64 buffers in each, that is half of
+/// the descriptors that a node lets be under way to a pod.
+pub const PACKETS_AHEAD: usize = 8;
 /// How often publishing a set is begun, when each time another broker breaks it.
 pub const SET_TRIES: u32 = 3;
 /// How long nobody may have called before the background thread listens for notices again.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{Event, Grant};
-use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, DeviceUuid, LeaseId};
 
 use crate::cache::{Cache, Phase};
 use crate::connection::Sink;
@@ -38,6 +38,11 @@ impl Memory {
     /// The caller's current context.
     pub(crate) fn place(&self) -> Result<Place, Fault> {
         self.importer.place()
+    }
+
+    /// The device that memory is mapped on there.
+    pub(crate) fn device(&self, place: Place) -> Result<DeviceUuid, Fault> {
+        self.importer.device(place)
     }
 
     /// The mapping of a granted buffer: the cached one, or a new one.

@@ -224,7 +224,8 @@ impl Client {
             let place = self.shared.memory.place()?;
             let deadline = answer_deadline(wanted.wait)?;
             let AcquireSet { name, newer_than, wait } = wanted.clone();
-            let body = ClientBody::AcquireSet { name, newer_than, wait, device: None };
+            let device = Some(self.shared.memory.device(place)?);
+            let body = ClientBody::AcquireSet { name, newer_than, wait, device };
             let (info, grants) = match self.shared.connection.call(body, deadline)? {
                 BrokerBody::AcquiredSet { set, grants } if grants.len() == set.total as usize => {
                     (set, grants)

@@ -56,6 +56,9 @@ impl Drop for Pretended {
     }
 }
 
+/// Where [`Pretender`] maps.
+pub(crate) const DEVICE: DeviceUuid = DeviceUuid::from_bytes([9; 16]);
+
 /// Maps without a driver, and counts. Buffers named `bad` cannot be mapped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pretender {
@@ -66,6 +69,10 @@ pub(crate) struct Pretender {
 impl Importer for Pretender {
     fn place(&self) -> Result<Place, Fault> {
         Ok(Place::Nowhere)
+    }
+
+    fn device(&self, _: Place) -> Result<DeviceUuid, Fault> {
+        Ok(DEVICE)
     }
 
     fn map(&self, grant: &Grant, _: Place) -> Result<Mapping, Fault> {

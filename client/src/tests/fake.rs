@@ -14,7 +14,7 @@ use gpu_handoff_protocol::{
 use rustix::event::PollFlags;
 use std::os::fd::AsFd;
 
-use super::Pretender;
+use super::{DEVICE, Pretender};
 use crate::{Client, ClientBuilder, ClientError};
 
 /// Longer than anything here takes; only a broken test waits so long.
@@ -80,7 +80,7 @@ impl Fake {
     /// Hears an acquire and gives these leases.
     pub(super) fn grant(&mut self, items: Vec<Result<Grant, Refusal>>) {
         let (request, body) = self.expect();
-        assert!(matches!(body, ClientBody::Acquire { .. }), "{body:?}");
+        assert!(matches!(body, ClientBody::Acquire { device: Some(DEVICE), .. }), "{body:?}");
         self.say(request, BrokerBody::Acquired(items));
     }
 

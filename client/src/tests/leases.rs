@@ -1,5 +1,6 @@
 //! Leases against a node that the test plays: when memory is mapped, unmapped, and given back.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,6 +71,28 @@ fn many_are_acquired_at_once_each_with_its_own_outcome() {
     assert_eq!(codes, [None, Some(Code::SizeMismatch), Some(Code::NotFound)]);
     assert_eq!(outcomes[2].as_ref().unwrap_err().to_string(), "acquire c: refused with NOT_FOUND");
     assert_eq!(fake.hear_release(), [2]);
+}
+
+#[test]
+fn very_many_are_asked_for_a_few_packets_ahead() {
+    let (client, mut fake, _) = connected();
+    let wanted: Vec<Acquire> = (0..20 * 64).map(|n| Acquire::id(id(n))).collect();
+    std::thread::scope(|scope| {
+        let acquire = scope.spawn(|| client.acquire_many(&wanted).unwrap());
+        let mut asked = VecDeque::new();
+        for packet in 0..20 {
+            while asked.len() < limits::PACKETS_AHEAD && packet + asked.len() < 20 {
+                let (request, body) = fake.expect();
+                let ClientBody::Acquire { items, .. } = body else { panic!("{body:?}") };
+                asked.push_back((request, items.len()));
+            }
+            until("the answer is waited for", || client.shared.connection.somebody_reads());
+            assert!(fake.is_quiet(), "nothing more is asked for before an answer");
+            let (request, count) = asked.pop_front().unwrap();
+            fake.say(request, BrokerBody::Acquired(vec![Err(Refusal::new(Code::NotFound)); count]));
+        }
+        assert_eq!(acquire.join().unwrap().len(), wanted.len());
+    });
 }
 
 #[test]

@@ -91,7 +91,10 @@ fn acquire_set(
         let wanted = AcquireSet::named("model").unwrap().newer_than(8);
         let acquire = scope.spawn(|| client.acquire_set(wanted));
         let (request, body) = fake.expect();
-        assert!(matches!(&body, ClientBody::AcquireSet { newer_than: 8, .. }), "{body:?}");
+        assert!(
+            matches!(&body, ClientBody::AcquireSet { newer_than: 8, device: Some(super::DEVICE), .. }),
+            "{body:?}"
+        );
         fake.say(request, answer());
         acquire.join().unwrap()
     })

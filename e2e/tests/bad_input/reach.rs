@@ -1,7 +1,7 @@
 //! Memory of another GPU than the one that the importer maps it on.
 
 use gpu_handoff_e2e::folder::Folder;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -12,7 +12,7 @@ use gpu_handoff_e2e::gpu::{Gpu, Settings};
 use gpu_handoff_e2e::node::{Member, Node};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_protocol::DeviceUuid;
-use gpu_handoff_sys::isolate::{Isolation, available};
+use gpu_handoff_sys::isolate::{self, Isolation, available};
 use serde_json::json;
 
 /// A node with several GPUs; a buffer on the first of them is published.
@@ -68,6 +68,21 @@ impl Machine {
     /// What such a process is told.
     fn outcome(&self, on: DeviceUuid) -> anyhow::Result<String> {
         Self::said(&mut self.importer(on)?)
+    }
+
+    /// An application with the client library whose one GPU this is, and what it is answered when it acquires the buffer.
+    fn acquires(&self, on: DeviceUuid) -> anyhow::Result<(App, Answer)> {
+        let mut command = Command::new(Folder::shared()?.binary("agent")?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        isolate::die_with_parent(&mut command);
+        self.node.gpu.give_to(&mut command, None);
+        command.env("CUDA_VISIBLE_DEVICES", on.to_string());
+        let mut app = App::new(command.spawn()?, false)?;
+        app.connect(self.pods[1].socket())?;
+        let (name, lease) = (Some("source".to_owned()), "lease".to_owned());
+        let answer =
+            app.ask(&Order::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false })?;
+        Ok((app, answer))
     }
 
     fn end(self) -> anyhow::Result<()> {
@@ -137,6 +152,24 @@ fn gpus_that_do_not_reach_each_other_both_ways() -> anyhow::Result<()> {
         let (one, other) = (machine.device(0), machine.device(1));
         assert_refused(&machine.outcome(other)?, "NO_PEER_ACCESS", &[&one, &other]);
         assert_eq!(machine.outcome(one)?.trim(), "granted");
+        machine.end()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_application_is_told_by_the_node_what_its_gpu_does_not_reach() -> anyhow::Result<()> {
+    for pairs in ["none", "0>1,1>0"] {
+        let machine = Machine::start(2, vec![("SIMCUDA_P2P", pairs)], None)?;
+        for number in [0, 1] {
+            let (app, answer) = machine.acquires(machine.device(number))?;
+            match (&answer, pairs == "none" && number == 1) {
+                (Answer::Refused { code, .. }, true) if code == "NO_PEER_ACCESS" => {}
+                (Answer::Acquired { .. }, false) => {}
+                _ => anyhow::bail!("GPU {number}, peers {pairs}: {answer:?}"),
+            }
+            app.finish()?;
+        }
         machine.end()?;
     }
     Ok(())
