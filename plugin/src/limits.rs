@@ -46,7 +46,8 @@ pub const INSPECTIONS_OF_MEMBER: usize = 8;
 pub const ROOM_PATIENCE: Duration = Duration::from_secs(5);
 /// Offers of one connection of a sidecar that may wait for their turn to be checked; more end it.
 pub const OFFERS_WAITING: usize = 4;
-/// How long a GPU worker may take for one descriptor, from when it was sent to it.
+/// How long a GPU worker may take for one descriptor, from when it begins with it; so as many of them wait as
+/// [`INSPECTIONS`] times that in the worst case.
 pub const INSPECTION_TIME: Duration = Duration::from_secs(2);
 /// How often an inspection is asked for where the worker was replaced before it began.
 pub const INSPECTION_TRIES: usize = 3;

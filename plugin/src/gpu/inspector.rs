@@ -144,9 +144,11 @@ impl Inspector {
                     e,
                 ));
             }
+            // Others had its time, or their descriptors are in the way: that is nobody's fault.
+            Err(_elapsed) if !road.link.hangs() => return Err(too_late("room in its queue")),
             Err(_elapsed) => {
-                self.need(road.link.gpu, WorkerNeed::Replacement(road.link.generation)).await?;
-                return Err(too_late("room in its queue"));
+                self.need(road.link.gpu, WorkerNeed::Stuck(road.link.generation)).await?;
+                return Ok(None);
             }
         }
         match answer.await {
@@ -193,16 +195,16 @@ impl Inspector {
             Ok(_) => {}
         }
         let needs = self.reach.needs.clone();
-        let hung = move |generation| {
+        let need = move |need| {
             // A full queue has somebody else's word of it.
-            let _ = needs.try_send(Need::Worker(gpu, WorkerNeed::Replacement(generation)));
+            let _ = needs.try_send(Need::Worker(gpu, need));
         };
         self.roads.borrow_mut().insert(gpu, Rc::clone(&road));
         let (served, roads, buffer) = (Rc::clone(&road), Rc::clone(&self.roads), Rc::clone(&self.buffer));
         let mut tasks = self.tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_local(async move {
-            served.serve(&buffer, hung).await;
+            served.serve(&buffer, need).await;
             // What is left of a worker that is gone takes no descriptors.
             let mut roads = roads.borrow_mut();
             if roads.get(&gpu).is_some_and(|road| Rc::ptr_eq(road, &served)) {

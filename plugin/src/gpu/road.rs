@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Verdict;
 use super::look::Look;
-use super::wire::{Begun, Reply, Request};
+use super::wire::{Begun, Note, Reply, Request};
+use super::workers::WorkerNeed;
 use crate::limits;
 
 /// What became of a worker, and what it had noted last that it began.
@@ -56,6 +57,8 @@ pub(super) struct Link {
     pub(super) requests: AsyncSeqPacket,
     /// What memory looks like that the worker exported itself.
     pub(super) look: Option<Look>,
+    /// Where the worker notes what it is at.
+    notes: OwnedFd,
     fate: watch::Sender<Option<Fate>>,
 }
 
@@ -65,8 +68,25 @@ impl Link {
         generation: u64,
         requests: AsyncSeqPacket,
         look: Option<Look>,
+        notes: OwnedFd,
     ) -> Self {
-        Self { gpu, generation, requests, look, fate: watch::Sender::new(None) }
+        Self { gpu, generation, requests, look, notes, fate: watch::Sender::new(None) }
+    }
+
+    /// What the worker is at.
+    pub(super) fn noted(&self) -> Note {
+        let mut bytes = [0; Note::BYTES];
+        match rustix::io::pread(&self.notes, &mut bytes[..], 0) {
+            Ok(Note::BYTES) => Note::from_bytes(bytes),
+            // It never began anything, or cut its own notes off.
+            _ => Note::default(),
+        }
+    }
+
+    /// Whether the worker has been at one request for too long; what else waits for it is not to blame.
+    pub(super) fn hangs(&self) -> bool {
+        let note = self.noted();
+        note.begun != Begun::default() && note.age() >= limits::INSPECTION_TIME
     }
 
     /// Tells all lanes what became of the worker.
@@ -143,9 +163,9 @@ impl Road {
         }
     }
 
-    /// Hands answers out until the worker is gone and every request is answered. `hung` is called once for each request
-    /// whose time is over.
-    pub(super) async fn serve(&self, buffer: &RefCell<RecvBuffer>, hung: impl Fn(u64)) {
+    /// Hands answers out until the worker is gone and every request is answered. `need` is told where another worker is
+    /// needed.
+    pub(super) async fn serve(&self, buffer: &RefCell<RecvBuffer>, need: impl Fn(WorkerNeed)) {
         let mut fate = self.link.fate.subscribe();
         let mut watchdog = std::pin::pin!(sleep_until(Instant::now()));
         let mut guarded = false;
@@ -159,7 +179,7 @@ impl Road {
                 _ = fate.wait_for(Option::is_some) => break,
                 // One that is set stays set: it is looked at when it has passed, not with every request.
                 () = &mut watchdog, if guarded => {
-                    self.look_at_overdue(&hung);
+                    self.look_at_overdue(Instant::now(), &need);
                     let next = self.waiting.borrow().values().map(|w| w.due).min();
                     guarded = next.is_some();
                     if let Some(next) = next {
@@ -172,7 +192,7 @@ impl Road {
                 }
             }
         }
-        let fate = self.fate(&hung).await;
+        let fate = self.fate(&need).await;
         // What it answered before it went.
         while let Ok(Some(frame)) = self.replies.try_recv_in(buffer) {
             self.read(&frame.bytes);
@@ -183,11 +203,11 @@ impl Road {
     }
 
     /// What became of the worker; `None`: the daemon stops.
-    async fn fate(&self, hung: &impl Fn(u64)) -> Option<Fate> {
+    async fn fate(&self, need: &impl Fn(WorkerNeed)) -> Option<Fate> {
         let mut fate = self.link.fate.subscribe();
         // Its end becomes known soon, mostly; else it has lost its way to this lane, and is of no use to it.
         if timeout(limits::WORKER_FATE_TIME, fate.wait_for(Option::is_some)).await.is_err() {
-            hung(self.link.generation);
+            need(WorkerNeed::Replacement(self.link.generation));
         }
         fate.wait_for(Option::is_some).await.ok().and_then(|fate| *fate)
     }
@@ -199,21 +219,28 @@ impl Road {
         }
     }
 
-    fn look_at_overdue(&self, hung: &impl Fn(u64)) {
-        let now = Instant::now();
+    /// A request's own time begins when the worker begins it; what it waits for before that is others' time. So the worker
+    /// is given up only when it has begun nothing for the time that one request may take.
+    fn look_at_overdue(&self, now: Instant, need: &impl Fn(WorkerNeed)) {
+        let note = self.link.noted();
+        let left = limits::INSPECTION_TIME.checked_sub(note.age()).filter(|left| !left.is_zero());
         let mut lost = Vec::new();
         for (id, waiting) in self.waiting.borrow_mut().iter_mut().filter(|(_, w)| w.due <= now) {
-            if waiting.overdue {
-                lost.push(*id);
-            } else {
-                // It learns what became of it when the worker has ended, or is given up.
-                waiting.overdue = true;
-                waiting.due = now + limits::WORKER_FATE_TIME;
-                hung(self.link.generation);
+            match left {
+                // It has gone on.
+                Some(left) => (waiting.due, waiting.overdue) = (now + left, false),
+                None if waiting.overdue => lost.push(*id),
+                None => {
+                    // It learns what became of it when the worker has ended, or is given up.
+                    waiting.overdue = true;
+                    waiting.due = now + limits::WORKER_FATE_TIME;
+                    need(WorkerNeed::Stuck(self.link.generation));
+                }
             }
         }
         for id in lost {
-            self.deliver(id, Answer::Hung);
+            let is_begun = note.begun == Begun { lane: self.lane, id };
+            self.deliver(id, if is_begun { Answer::Hung } else { Answer::Lost });
         }
     }
 
@@ -227,5 +254,63 @@ impl Road {
             Some(_) => Answer::NotBegun,
             None => Answer::Lost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    fn road(lane: u32) -> (Rc<Road>, OwnedFd, SeqPacket) {
+        let (ours, theirs) = SeqPacket::pair().unwrap();
+        let notes = memfd_create("notes", MemfdFlags::CLOEXEC).unwrap();
+        let written = notes.try_clone().unwrap();
+        let gpu = DeviceUuid::from_bytes([1; 16]);
+        let link = Link::new(gpu, 3, AsyncSeqPacket::new(ours).unwrap(), None, notes);
+        (Road::new(Arc::new(link), lane).unwrap().0, written, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_others_has_all_of_its_own_time() {
+        let (road, notes, _worker) = road(0);
+        let mut now = Instant::now();
+        let stuck = RefCell::new(0);
+        let need = |need| {
+            assert!(matches!(need, WorkerNeed::Stuck(3)), "{need:?}");
+            *stuck.borrow_mut() += 1;
+        };
+        let note = |note: Note| assert_eq!(rustix::io::pwrite(&notes, &note.to_bytes(), 0), Ok(Note::BYTES));
+        let mut answer = road.expect(7);
+        // Others', one after the other: for as long as it takes.
+        for id in 1..20 {
+            now += limits::INSPECTION_TIME * 2;
+            note(Note::now(Begun { lane: 1, id }));
+            road.look_at_overdue(now, &need);
+        }
+        assert_eq!(*stuck.borrow(), 0, "the worker is given up though it goes on");
+        // One that takes too long, for which this one is not to blame.
+        let began_long_ago = |begun: Begun| {
+            let mut bytes = [0; Note::BYTES];
+            bytes[..Begun::BYTES].copy_from_slice(&begun.to_bytes());
+            Note::from_bytes(bytes)
+        };
+        note(began_long_ago(Begun { lane: 1, id: 20 }));
+        now += limits::INSPECTION_TIME;
+        road.look_at_overdue(now, &need);
+        assert_eq!(*stuck.borrow(), 1);
+        assert!(answer.try_recv().is_err());
+        now += limits::WORKER_FATE_TIME;
+        road.look_at_overdue(now, &need);
+        assert!(matches!(answer.try_recv(), Ok(Answer::Lost)));
+        // Its own.
+        let mut answer = road.expect(8);
+        note(began_long_ago(Begun { lane: 0, id: 8 }));
+        for wait in [limits::INSPECTION_TIME, limits::WORKER_FATE_TIME] {
+            now += wait;
+            road.look_at_overdue(now, &need);
+        }
+        assert_eq!(*stuck.borrow(), 2);
+        assert!(matches!(answer.try_recv(), Ok(Answer::Hung)));
     }
 }

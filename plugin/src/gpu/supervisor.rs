@@ -51,7 +51,6 @@ struct History {
 /// A worker whose first word was that it is ready.
 struct Ready {
     link: Arc<Link>,
-    begun: OwnedFd,
     process: Process,
 }
 
@@ -62,8 +61,10 @@ enum End {
     Itself,
     /// It said that it ends.
     LastWord(&'static str),
-    /// It did not answer in time.
-    Hung,
+    /// It was at this for too long.
+    Hung(Begun),
+    /// A lane has found it gone, or lost its way to it.
+    Replaced,
     /// It is not needed any more, or says what it should not.
     Unwanted(&'static str),
 }
@@ -89,7 +90,7 @@ impl Supervisor {
             };
             match need {
                 Some(WorkerNeed::Link(asker)) => self.serve(asker).await,
-                Some(WorkerNeed::Replacement(_)) => {} // That worker is gone already.
+                Some(WorkerNeed::Stuck(_) | WorkerNeed::Replacement(_)) => {} // That worker is gone already.
                 None => break,
             }
         }
@@ -103,7 +104,7 @@ impl Supervisor {
     async fn serve(&mut self, first: Asker) {
         let mut askers = vec![first];
         match self.start(&mut askers).await {
-            Ok(Ready { link, begun, process }) => {
+            Ok(Ready { link, process }) => {
                 info!(pid = process.pid, gpu = %self.gpu, "gpu worker started");
                 self.history.failed = None;
                 self.current.set(self.gpu, Some(Arc::clone(&link)));
@@ -112,7 +113,7 @@ impl Supervisor {
                 self.current.set(self.gpu, None);
                 // From here on nothing more is sent to it, so nobody begins to wait after those that are told.
                 link.requests.end();
-                self.end(link, begun, process, end);
+                self.end(link, process, end);
             }
             Err(not_ready) => answer(askers, &Err(not_ready)),
         }
@@ -148,9 +149,9 @@ impl Supervisor {
         let first = timeout(limits::WORKER_START_TIME, self.first_word(&socket, askers)).await;
         let outcome = first.unwrap_or_else(|_| Err("still loading the GPU driver".to_owned()));
         match outcome.and_then(|frame| self.ready(frame)) {
-            Ok((look, begun)) => {
-                let link = Arc::new(Link::new(self.gpu, self.history.started, socket, look));
-                Ok(Ready { link, begun, process })
+            Ok((look, notes)) => {
+                let link = Arc::new(Link::new(self.gpu, self.history.started, socket, look, notes));
+                Ok(Ready { link, process })
             }
             Err(found) => {
                 socket.end();
@@ -174,7 +175,7 @@ impl Supervisor {
                 }
                 need = self.needs.recv() => match need {
                     Some(WorkerNeed::Link(asker)) => askers.push(asker),
-                    Some(WorkerNeed::Replacement(_)) => {} // Of an earlier one.
+                    Some(WorkerNeed::Stuck(_) | WorkerNeed::Replacement(_)) => {} // Of an earlier one.
                     None => return Err("nobody needs it".to_owned()),
                 },
                 _ = self.stop.wait_for(|stopping| *stopping) => return Err("the daemon stops".to_owned()),
@@ -197,10 +198,10 @@ impl Supervisor {
                     warn!(gpu = %self.gpu, why, "the gpu worker has no memory of its own: descriptors go to it unseen");
                 }
                 let mut descriptors = frame.descriptors.into_iter();
-                let begun = descriptors.next().ok_or_else(strange)?;
+                let notes = descriptors.next().ok_or_else(strange)?;
                 let look = |sample: OwnedFd| Look::at(std::os::fd::AsFd::as_fd(&sample));
                 let look = descriptors.next().map(look).transpose().map_err(|e| e.to_string())?;
-                Ok((look, begun))
+                Ok((look, notes))
             }
             Word::NoDriver { why } => Err(why),
             Word::Failed { .. } | Word::Idle => Err(strange()),
@@ -228,10 +229,17 @@ impl Supervisor {
                 need = self.needs.recv() => match need {
                     // The asker may have gone; the next one finds the worker.
                     Some(WorkerNeed::Link(asker)) => answer(vec![asker], &Ok(Arc::clone(link))),
-                    Some(WorkerNeed::Replacement(generation)) if generation == link.generation => {
-                        return End::Hung;
+                    Some(WorkerNeed::Stuck(generation)) if generation == link.generation => {
+                        let note = link.noted();
+                        // It may have gone on meanwhile.
+                        if note.age() >= limits::INSPECTION_TIME {
+                            return End::Hung(note.begun);
+                        }
                     }
-                    Some(WorkerNeed::Replacement(_)) => {}
+                    Some(WorkerNeed::Replacement(generation)) if generation == link.generation => {
+                        return End::Replaced;
+                    }
+                    Some(WorkerNeed::Stuck(_) | WorkerNeed::Replacement(_)) => {}
                     None => return End::Unwanted("nobody needs it"),
                 },
                 _ = self.stop.wait_for(|stopping| *stopping) => return End::Unwanted("the daemon stops"),
@@ -241,24 +249,26 @@ impl Supervisor {
     }
 
     /// Sees a worker off, aside, and tells those that wait for it what became of it.
-    fn end(&mut self, link: Arc<Link>, begun: OwnedFd, process: Process, end: End) {
+    fn end(&mut self, link: Arc<Link>, process: Process, end: End) {
         self.history.ending.spawn(async move {
             let why = match end {
                 End::Itself => "it ended",
                 End::LastWord(why) | End::Unwanted(why) => why,
-                End::Hung => "it did not answer in time",
+                End::Hung(_) => "it did not answer in time",
+                End::Replaced => "a lane could not reach it",
             };
             let pid = process.pid;
             let mut ended = std::pin::pin!(process.end());
             let known = timeout(limits::WORKER_END_TIME, &mut ended).await.ok();
-            let culprit = noted(&begun);
+            let culprit = link.noted().begun;
             // Whoever closes its sockets by itself is on its way out: how it ends is not changed by a kill any more.
             link.tell(match (end, &known) {
-                (End::Hung, _) => Fate::Hung(culprit),
-                (End::Itself, Some(Ok((Ending::Crash, _)))) => Fate::Crashed(culprit),
+                // One that went on before the kill reached it did not hang.
+                (End::Hung(at), _) if at == culprit => Fate::Hung(culprit),
+                (End::Itself | End::Replaced, Some(Ok((Ending::Crash, _)))) => Fate::Crashed(culprit),
                 (End::Itself, Some(Ok((Ending::InOrder, _)))) => Fate::Over,
                 (End::Itself, _) => Fate::Died(culprit),
-                (End::LastWord(_) | End::Unwanted(_), _) => Fate::Over,
+                (End::Hung(_) | End::Replaced | End::LastWord(_) | End::Unwanted(_), _) => Fate::Over,
             });
             let ended = match known {
                 Some(ended) => ended,
@@ -280,16 +290,6 @@ fn log_end(pid: u32, why: &str, ended: Result<(Ending, String), AskError>) {
         Ok((Ending::Crash, status)) => warn!(pid, why, status, "gpu worker crashed"),
         Ok((Ending::InOrder | Ending::Killed, status)) => info!(pid, why, status, "gpu worker gone"),
         Err(e) => warn!(pid, why, error = %e, "the gpu worker could not be ended"),
-    }
-}
-
-/// What the worker noted last that it began.
-fn noted(begun: &OwnedFd) -> Begun {
-    let mut bytes = [0; Begun::BYTES];
-    match rustix::io::pread(begun, &mut bytes[..], 0) {
-        Ok(Begun::BYTES) => Begun::from_bytes(bytes),
-        // It never began anything, or cut its own notes off.
-        _ => Begun::default(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Outgoing;
@@ -36,6 +37,50 @@ impl Begun {
         let mut rest = &bytes[..];
         Self { lane: u32::from_le_bytes(array(&mut rest)), id: u64::from_le_bytes(array(&mut rest)) }
     }
+}
+
+/// What the worker has in its notes: what it is at, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Note {
+    /// What it is at.
+    pub(super) begun: Begun,
+    /// Since when, by the clock that all processes share.
+    since: u64,
+}
+
+impl Note {
+    /// Length of its form, in bytes.
+    pub(super) const BYTES: usize = Begun::BYTES + 8;
+
+    /// It is at this from now on.
+    pub(super) fn now(begun: Begun) -> Self {
+        Self { begun, since: clock() }
+    }
+
+    /// For how long it has been at it.
+    pub(super) fn age(&self) -> Duration {
+        Duration::from_nanos(clock().saturating_sub(self.since))
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..Begun::BYTES].copy_from_slice(&self.begun.to_bytes());
+        bytes[Begun::BYTES..].copy_from_slice(&self.since.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let mut rest = &bytes[..];
+        let begun = Begun::from_bytes(array(&mut rest));
+        Self { begun, since: u64::from_le_bytes(array(&mut rest)) }
+    }
+}
+
+/// Nanoseconds on the clock that is the same for all processes of the machine.
+fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |n: i64| u64::try_from(n).unwrap_or_default();
+    part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))
 }
 
 /// What a lane says to a worker; a descriptor comes along with each.
@@ -202,6 +247,9 @@ mod tests {
         let fd: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
         let number = Begun { lane: 7, id: u64::MAX - 1 };
         assert_eq!(Begun::from_bytes(number.to_bytes()), number);
+        let note = Note::now(number);
+        assert_eq!(Note::from_bytes(note.to_bytes()), note);
+        assert!(note.age() < Duration::from_secs(60) && Note::default().age() > note.age());
         for request in [Request::Register { lane: 7 }, Request::Inspect { number, bytes: 1 << 40 }] {
             let packet = request.packet(Arc::clone(&fd));
             assert_eq!((Request::read(&packet.bytes), packet.descriptors.len()), (Some(request), 1));

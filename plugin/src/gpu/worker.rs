@@ -22,7 +22,7 @@ use rustix::event::PollFlags;
 use rustix::fs::MemfdFlags;
 
 use super::Verdict;
-use super::wire::{Begun, Reply, Request, Word};
+use super::wire::{Begun, Note, Reply, Request, Word};
 use crate::limits;
 
 /// Size of the memory that serves as the measure, in bytes: one granule.
@@ -118,7 +118,7 @@ impl Worker {
                 Ok(None)
             }
             Request::Inspect { number, bytes } => {
-                rustix::io::pwrite(&self.notes, &number.to_bytes(), 0)?;
+                rustix::io::pwrite(&self.notes, &Note::now(number).to_bytes(), 0)?;
                 let verdict = match &descriptor {
                     Some(fd) => verdict(inspect(self.driver, fd.as_fd(), bytes, self.proof)),
                     None => Verdict::Failed { why: "the descriptor did not arrive".to_owned() },

@@ -36,7 +36,9 @@ pub(super) type Asker = oneshot::Sender<Result<Arc<Link>, NotReady>>;
 pub(super) enum WorkerNeed {
     /// The road to a worker that is ready.
     Link(Asker),
-    /// Another worker than this one, which does not answer.
+    /// Another worker than this one, which has begun nothing for too long while something waits for it.
+    Stuck(u64),
+    /// Another worker than this one, which is gone, or beyond this lane's reach.
     Replacement(u64),
 }
 
