@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use gpu_handoff_policy::LegacyRule;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::{BootTag, Instance};
-use gpu_handoff_sys::filter;
+use gpu_handoff_sys::filter::{self, Held};
 use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -41,7 +41,13 @@ pub fn run() -> anyhow::Result<()> {
     let start = take_up()?;
     let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
     // Before there are threads: what is started from here on has it too.
-    filter::install(start.state.as_fd()).context("filter our own system calls")?;
+    let held = filter::install(start.state.as_fd()).context("filter our own system calls")?;
+    if held != Held::Fully {
+        warn!(
+            landlock = ?held,
+            "this kernel does not hold the broker to its own files, whatever paths it is made to open: what they can be is decided by its user alone"
+        );
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(start, descriptors))
 }

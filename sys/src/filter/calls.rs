@@ -184,7 +184,7 @@ pub(super) fn needed(folder: u64, own: u64) -> Result<Rules, BackendError> {
     only(libc::SYS_socket, vec![vec![is(0, unix)?]])?;
     only(libc::SYS_socketpair, vec![vec![is(0, unix)?]])?;
 
-    // Reading anywhere, writing by way of the folder: a path that is absolute or has `..` leaves it, see the module.
+    // Reading, and writing by way of the folder: that no path leads out of these is Landlock's part.
     let write = flags(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | O_TMPFILE_BIT);
     let read_only = vec![SeccompCondition::new(2, Dword, MaskedEq(write), 0)?];
     only(libc::SYS_openat, vec![read_only, vec![is(0, folder)?]])?;

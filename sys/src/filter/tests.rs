@@ -151,3 +151,55 @@ fn what_only_an_attacker_tries_ends_the_process() {
         assert!(said.contains("trying") && !said.contains("survived"), "{deed}: {said}");
     }
 }
+
+/// The calls name the folder, and the paths lead elsewhere.
+#[test]
+fn no_path_leads_out_of_the_folder() {
+    let name = "no_path_leads_out_of_the_folder";
+    let Some(path) = role() else {
+        let folder = std::env::temp_dir().join(format!("gpu-handoff-filter-places-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("own")).unwrap();
+        std::fs::write(folder.join("secret"), "of others").unwrap();
+        let (status, said) = filtered(name, folder.to_str().unwrap());
+        let left = std::fs::read_to_string(folder.join("secret"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(status.success() && said.contains("1 passed"), "{status} {said}");
+        if said.contains("Landlock holds it: Not") {
+            assert!(
+                std::env::var("GPU_HANDOFF_TESTS").as_deref() != Ok("all"),
+                "this kernel has no Landlock"
+            );
+            let line = format!("SKIPPED: {name}: this kernel has no Landlock\n");
+            let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        } else {
+            assert_eq!(left.unwrap(), "of others");
+        }
+        return;
+    };
+    let folder = File::open(format!("{path}/own")).unwrap();
+    let held = install(folder.as_fd()).unwrap();
+    println!("Landlock holds it: {held:?}");
+    if held == Held::Not {
+        return;
+    }
+    let write = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let refused = |outcome: rustix::io::Result<()>, what: &str| {
+        assert_eq!(outcome, Err(rustix::io::Errno::ACCESS), "{what}");
+    };
+    for secret in [format!("{path}/secret"), "../secret".to_owned()] {
+        refused(openat(&folder, &secret, OFlags::RDWR, Mode::empty()).map(drop), &secret);
+        refused(openat(&folder, &secret, OFlags::RDONLY, Mode::empty()).map(drop), &secret);
+        refused(openat(&folder, &secret, OFlags::WRONLY | OFlags::TRUNC, Mode::empty()).map(drop), &secret);
+        refused(rustix::fs::unlinkat(&folder, &secret, rustix::fs::AtFlags::empty()), &secret);
+    }
+    for new in [format!("{path}/new"), "../new".to_owned()] {
+        refused(openat(&folder, &new, write, Mode::RUSR).map(drop), &new);
+        let own = openat(&folder, "own", write, Mode::RUSR | Mode::WUSR).unwrap();
+        drop(own);
+        let moved = rustix::fs::renameat(&folder, "own", &folder, &new);
+        assert!(moved.is_err(), "{new}");
+        rustix::fs::unlinkat(&folder, "own", rustix::fs::AtFlags::empty()).unwrap();
+    }
+    assert!(std::fs::read_to_string("/etc/passwd").is_err());
+    assert!(!std::fs::read_to_string("/proc/1/stat").unwrap().is_empty());
+}

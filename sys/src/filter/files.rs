@@ -1,0 +1,44 @@
+//! Where the process may make, write and read files: rules that the kernel keeps by the files themselves, however a path
+//! leads to them (Landlock). The filter of system calls sees numbers alone, and no paths.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope,
+};
+
+/// How far the running kernel holds the process to its places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Wholly.
+    Fully,
+    /// An older kernel: files cannot be made, removed or opened elsewhere, but not all that is wanted is held.
+    Partly,
+    /// Not at all: the kernel has no Landlock, or it is not switched on.
+    Not,
+}
+
+/// What is asked of the kernel; an older one does what it can of it.
+const WANTED: ABI = ABI::V6;
+
+/// Files may be made, written, removed and read beneath `folder`, and read beneath `/proc`. Nothing else is opened; no signal
+/// goes to another process, and no abstract socket of others is connected to.
+pub(super) fn hold(folder: BorrowedFd<'_>) -> io::Result<Held> {
+    let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+    let write = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let proc = PathFd::new("/proc").map_err(io::Error::other)?;
+    let outcome = Ruleset::default()
+        .handle_access(AccessFs::from_all(WANTED))
+        .and_then(|rules| rules.scope(Scope::from_all(WANTED)))
+        .and_then(Ruleset::create)
+        .and_then(|rules| rules.add_rule(PathBeneath::new(folder, read | write)))
+        .and_then(|rules| rules.add_rule(PathBeneath::new(proc, read)))
+        .and_then(landlock::RulesetCreated::restrict_self);
+    match outcome.map_err(io::Error::other)?.ruleset {
+        RulesetStatus::FullyEnforced => Ok(Held::Fully),
+        RulesetStatus::PartiallyEnforced => Ok(Held::Partly),
+        RulesetStatus::NotEnforced => Ok(Held::Not),
+    }
+}
