@@ -24,6 +24,7 @@
 //! | what an earlier daemon left alive | [`past`] |
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
+//! | whether what comes back is allowed still | [`today`] |
 //! | what the journal is to know | [`records`] |
 //! | what is found by a name | [`named`] |
 //! | who was ever given a buffer | [`given`] |
@@ -67,6 +68,7 @@ mod sessions;
 mod sets;
 #[cfg(test)]
 mod tests;
+mod today;
 
 pub use claims::Shown;
 pub use counters::Counters;

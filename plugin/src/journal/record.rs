@@ -257,12 +257,13 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
 }
 
 /// The reasons by number, which a later daemon must read as they were meant.
-const REASONS: [(u8, EndReason); 5] = [
+const REASONS: [(u8, EndReason); 6] = [
     (1, EndReason::Retired),
     (2, EndReason::OwnerClosed),
     (3, EndReason::OwnerDied),
     (4, EndReason::MemberLeft),
     (5, EndReason::Superseded),
+    (6, EndReason::NotAllowed),
 ];
 
 fn reason_number(reason: EndReason) -> u8 {

@@ -37,6 +37,7 @@ fn record() -> impl Strategy<Value = Record> {
         Just(EndReason::OwnerDied),
         Just(EndReason::MemberLeft),
         Just(EndReason::Superseded),
+        Just(EndReason::NotAllowed),
         Just(EndReason::Other)
     ];
     let (n, lease) = (0_u8..12, 0_u64..12);

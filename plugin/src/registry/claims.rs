@@ -157,6 +157,10 @@ impl Registry {
                 Ok(Reattached::Restored)
             }
             (None, _) => {
+                if let Err(refusal) = self.may_still_publish(by.member, &receipt) {
+                    self.forbid_buffer(id, now);
+                    return Err(refusal);
+                }
                 let legacy = receipt.legacy_handle.map(Carrier::Legacy);
                 let Some(memory) = legacy.as_ref().or(carrier.as_ref()) else {
                     return Ok(Reattached::DescriptorWanted);
@@ -286,6 +290,10 @@ impl Registry {
         };
         if alive.holder != self.session_tag(session) {
             return Err(self.no_such_lease(lease));
+        }
+        if let Err(refusal) = self.may_still_lease(session, receipt) {
+            self.forbid_lease(lease);
+            return Err(refusal);
         }
         if !self.buffers.contains_key(&id) {
             let Some(expected) = self.expected.buffers.get(&id).copied() else {

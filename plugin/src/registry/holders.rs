@@ -8,6 +8,7 @@ use gpu_handoff_protocol::message::{Carrier, EndReason, SeatEnd};
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
+use super::past::Awaited;
 use super::{Effect, Keepable, MemberId, Purpose, Registry, Session, SessionFacts, SessionId};
 use crate::journal::{Record, Tag};
 
@@ -91,36 +92,50 @@ impl Registry {
         if self.expected.is_over() {
             return;
         }
-        let late = self.expected.members.iter().filter(|(_, m)| m.until <= now).map(|(tag, _)| *tag);
-        for tag in late.collect::<Vec<_>>() {
-            self.end_expected(tag, EndReason::OwnerDied, now);
+        for overdue in self.expected.take_overdue(now) {
+            self.end_awaited(overdue, EndReason::OwnerDied, now);
         }
     }
 
     /// Nothing more is expected of a member: what has not come back ends.
     pub(super) fn end_expected(&mut self, member: Tag, reason: EndReason, now: Instant) {
-        let Some(awaited) = self.expected.members.remove(&member) else { return };
-        for holder in awaited.holders {
+        if let Some(awaited) = self.expected.members.remove(&member) {
+            self.end_awaited(awaited, reason, now);
+        }
+    }
+
+    fn end_awaited(&mut self, awaited: Awaited, reason: EndReason, now: Instant) {
+        for holder in awaited.holders.into_keys() {
             self.session_ended(holder, reason, now);
         }
         for lease in awaited.leases {
-            let alive = self.expected.lease_settled(lease);
-            self.end_unclaimed(lease, alive.map(|l| l.buffer));
+            self.end_expected_lease(lease);
         }
         for id in awaited.buffers {
-            if self.buffers.contains_key(&id) {
-                self.expected.buffer_settled(id);
-                self.end_buffer(id, reason, None, now);
-            } else {
-                self.expected.buffer_ends(id, reason);
-                self.records.push(Record::Retiring { id, reason, until: None });
-                self.end_if_unheld(id);
-            }
-            self.waits.buffer_settled(id);
+            self.end_expected_buffer(id, reason, now);
         }
         self.waits.stir_restoring();
         self.settle_waits_for_new_buffers();
         self.settle_restoring_set_waits();
+    }
+
+    /// A lease that is expected ends.
+    pub(super) fn end_expected_lease(&mut self, lease: LeaseId) {
+        let alive = self.expected.lease_settled(lease);
+        self.end_unclaimed(lease, alive.map(|l| l.buffer));
+    }
+
+    /// A buffer that is expected ends; its leases may still be claimed.
+    pub(super) fn end_expected_buffer(&mut self, id: BufferId, reason: EndReason, now: Instant) {
+        if self.buffers.contains_key(&id) {
+            self.expected.buffer_settled(id);
+            self.end_buffer(id, reason, None, now);
+        } else {
+            self.expected.buffer_ends(id, reason);
+            self.records.push(Record::Retiring { id, reason, until: None });
+            self.end_if_unheld(id);
+        }
+        self.waits.buffer_settled(id);
     }
 
     /// Ends a lease that nobody claimed.

@@ -3,10 +3,11 @@
 //! It is expected until its sidecar offers it or its process claims it, and for no longer than
 //! [`limits::REATTACH_TIME`] after the sidecar has offered all that it has (or, where none comes,
 //! [`limits::SIDECAR_PATIENCE`] more): then it ends as by death. An offer that comes may take [`limits::OFFER_TIME`] to be
-//! checked, and is waited for, until [`limits::OFFERING_TIME`] at most. What is expected cannot be acquired, but an acquire of
+//! checked, and is waited for, until [`limits::OFFERING_TIME`] at most; a process has [`limits::REATTACH_TIME`] from when the
+//! first of its buffers is there, at least. What is expected cannot be acquired, but an acquire of
 //! it waits, and its name is its member's.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::EndReason;
@@ -71,18 +72,40 @@ pub(super) struct Awaited {
     pub(super) buffers: HashSet<BufferId>,
     /// Leases that nobody has claimed yet.
     pub(super) leases: HashSet<LeaseId>,
-    /// Processes whose buffers are there and that have not reattached yet.
-    pub(super) holders: BTreeSet<SessionId>,
+    /// Processes whose buffers are there and that have not reattached yet, each with the time of its own: it begins when the
+    /// first of its buffers comes, however late that is.
+    pub(super) holders: BTreeMap<SessionId, Instant>,
 }
 
 impl Awaited {
     fn new(until: Instant, latest: Instant) -> Self {
-        let (buffers, leases, holders) = (HashSet::new(), HashSet::new(), BTreeSet::new());
+        let (buffers, leases, holders) = (HashSet::new(), HashSet::new(), BTreeMap::new());
         Self { until, latest, offered: false, buffers, leases, holders }
     }
 
     fn is_over(&self) -> bool {
         self.buffers.is_empty() && self.leases.is_empty() && self.holders.is_empty()
+    }
+
+    /// When the first of it is not waited for any longer.
+    fn due(&self) -> Option<Instant> {
+        let others = !(self.buffers.is_empty() && self.leases.is_empty());
+        let holders = self.holders.values().map(|own| self.until.max(*own));
+        holders.chain(others.then_some(self.until)).min()
+    }
+
+    /// Takes out what is not waited for any longer.
+    fn take_overdue(&mut self, now: Instant) -> Self {
+        let mut overdue = Self::new(self.until, self.latest);
+        if self.until > now {
+            return overdue;
+        }
+        overdue.buffers = std::mem::take(&mut self.buffers);
+        overdue.leases = std::mem::take(&mut self.leases);
+        overdue.holders =
+            self.holders.iter().filter(|(_, own)| **own <= now).map(|(h, own)| (*h, *own)).collect();
+        self.holders.retain(|_, own| *own > now);
+        overdue
     }
 }
 
@@ -149,7 +172,15 @@ impl Expected {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.members.values().map(|m| m.until).min()
+        self.members.values().filter_map(Awaited::due).min()
+    }
+
+    /// Takes out what is not waited for any longer.
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Vec<Awaited> {
+        let overdue =
+            self.members.values_mut().map(|m| m.take_overdue(now)).filter(|o| !o.is_over()).collect();
+        self.members.retain(|_, m| !m.is_over());
+        overdue
     }
 
     /// The newest expected version of a name.
@@ -223,10 +254,10 @@ impl Expected {
         Some(alive)
     }
 
-    /// A process whose buffer is there is waited for, as long as its member's other things are.
+    /// A process whose buffer is there is waited for, as long as its member's other things are, and for its own time.
     pub(super) fn await_holder(&mut self, member: Tag, holder: SessionId, now: Instant) {
         let until = now + limits::REATTACH_TIME;
-        self.await_of(member, until).holders.insert(holder);
+        self.await_of(member, until).holders.insert(holder, until);
     }
 
     pub(super) fn holder_settled(&mut self, member: Tag, holder: SessionId) {

@@ -127,10 +127,15 @@ impl World {
 
     /// The daemon is killed, and another one reads the journal.
     fn restart(&mut self) {
+        self.restart_with(self.registry.policy.clone());
+    }
+
+    /// The same, and the policy is another one.
+    fn restart_with(&mut self, policy: Policy) {
         self.life += 1;
         let found = Found { alive: self.alive.clone(), life: self.life };
         let clock = BootClock { instant: self.now, since_boot: self.now - self.boot };
-        let (policy, capacity) = (self.registry.policy.clone(), self.registry.capacity);
+        let capacity = self.registry.capacity;
         self.registry = Registry::new(policy, capacity, BOOT, RandomState::new(), Past { found, clock });
         self.told.awaited.clear();
         self.disposed = 0;

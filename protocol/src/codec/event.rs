@@ -17,6 +17,7 @@ fn reason(number: i32) -> EndReason {
         Ok(wire::EndReason::OwnerDied) => EndReason::OwnerDied,
         Ok(wire::EndReason::MemberLeft) => EndReason::MemberLeft,
         Ok(wire::EndReason::Superseded) => EndReason::Superseded,
+        Ok(wire::EndReason::NotAllowed) => EndReason::NotAllowed,
         Ok(wire::EndReason::Unspecified) | Err(_) => EndReason::Other,
     }
 }
@@ -28,6 +29,7 @@ fn write_reason(reason: EndReason) -> i32 {
         EndReason::OwnerDied => wire::EndReason::OwnerDied,
         EndReason::MemberLeft => wire::EndReason::MemberLeft,
         EndReason::Superseded => wire::EndReason::Superseded,
+        EndReason::NotAllowed => wire::EndReason::NotAllowed,
         EndReason::Other => wire::EndReason::Unspecified,
     }
     .into()

@@ -90,6 +90,8 @@ pub enum EndReason {
     MemberLeft,
     /// It was of a set that has a later version now.
     Superseded,
+    /// It was restored after a restart of the node daemon, and policy, quota, group or GPUs of its pod do not allow it any more.
+    NotAllowed,
     /// A reason that this build does not know.
     Other,
 }
@@ -104,6 +106,7 @@ impl EndReason {
             Self::OwnerDied => "owner-died",
             Self::MemberLeft => "member-left",
             Self::Superseded => "superseded",
+            Self::NotAllowed => "not-allowed",
             Self::Other => "other",
         }
     }

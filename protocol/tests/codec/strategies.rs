@@ -238,6 +238,7 @@ fn event() -> impl Strategy<Value = Event> {
             EndReason::OwnerDied,
             EndReason::MemberLeft,
             EndReason::Superseded,
+            EndReason::NotAllowed,
             EndReason::Other,
         ])
     };

@@ -1,12 +1,14 @@
 //! Another broker takes over.
 
-use gpu_handoff_protocol::message::{BrokerBody, Claim, ClientBody, Reattached};
+use gpu_handoff_protocol::message::{BrokerBody, Claim, ClientBody, EndReason, Event, Reattached};
 use gpu_handoff_protocol::{Code, Refusal};
 
 use super::super::file::Conversation;
 use super::super::packet::descriptor;
 use super::Talk;
-use super::words::{buffer_body, buffer_receipt, lease_body, legacy, refusal, sealed, tensor, vmm, welcome};
+use super::words::{
+    buffer_body, buffer_receipt, id, lease_body, legacy, refusal, sealed, tensor, vmm, welcome,
+};
 
 type Recorded = Result<Conversation, Refusal>;
 
@@ -31,6 +33,8 @@ pub(super) fn reattach() -> Recorded {
     let claim = Claim { receipt, descriptor: Some(descriptor()) };
     talk.application(3, ClientBody::Reattach(vec![claim]))?;
     talk.broker(3, BrokerBody::Reattached(vec![Ok(Reattached::Restored)]))?;
+    let (id, leases) = (id(0x101), 1);
+    talk.broker(0, BrokerBody::Event(Event::Orphaned { id, reason: EndReason::NotAllowed, leases }))?;
     talk.end()
 }
 

@@ -1,0 +1,62 @@
+//! What an earlier daemon allowed is held against what is allowed today: the policy, the quota, and the pod's group and GPUs
+//! may have been changed between the two.
+
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::EndReason;
+use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt};
+use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
+
+use super::publish::list;
+use super::{Member, MemberId, Registry, SessionId};
+
+impl Registry {
+    /// Whether a member may have this buffer of before.
+    pub(super) fn may_still_publish(&self, member: MemberId, receipt: &BufferReceipt) -> Result<(), Refusal> {
+        let m = self.members.get(&member).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        self.is_of_todays_group(m, &receipt.group)?;
+        let facts = &receipt.info.facts;
+        if let Some(held) = &m.facts.devices
+            && !held.contains(&facts.device)
+        {
+            let wanted = format!("one that pod {} holds: {}", m.facts.pod, list(held));
+            return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
+        }
+        let mut others = m.usage;
+        if self.buffers.get(&receipt.info.id).is_some_and(|b| b.member == member) {
+            // It is counted already, since one of its leases was claimed.
+            others.buffers = others.buffers.saturating_sub(1);
+            others.bytes = others.bytes.saturating_sub(facts.allocation_size);
+        }
+        self.policy.may_publish(&others, facts)
+    }
+
+    /// Whether a session's member may have this lease of before.
+    pub(super) fn may_still_lease(&self, session: SessionId, receipt: &LeaseReceipt) -> Result<(), Refusal> {
+        let member = self.sessions.get(&session).map(|s| s.facts.member);
+        let m = member.and_then(|m| self.members.get(&m)).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+        self.is_of_todays_group(m, &receipt.group)?;
+        self.policy.may_lease(&m.usage, 1)
+    }
+
+    fn is_of_todays_group(&self, member: &Member, group: &GroupKey) -> Result<(), Refusal> {
+        if self.policy.may_exchange(group, &member.facts.group) {
+            return Ok(());
+        }
+        let wanted = format!("{group}, where it was given");
+        Err(Refusal::new(Code::PolicyDenied)
+            .compared_with("group", wanted, &member.facts.group)
+            .with_remedy("publish or acquire it anew: the pod is in another group than before"))
+    }
+
+    /// A buffer that is not allowed any more ends, whoever leases it.
+    pub(super) fn forbid_buffer(&mut self, id: BufferId, now: Instant) {
+        self.end_expected_buffer(id, EndReason::NotAllowed, now);
+        self.settle_restoring_set_waits();
+    }
+
+    /// A lease that is not allowed any more ends.
+    pub(super) fn forbid_lease(&mut self, lease: LeaseId) {
+        self.end_expected_lease(lease);
+    }
+}
