@@ -117,6 +117,9 @@ impl Args {
                     println!("{config}");
                     return Ok(());
                 }
+                if node::first::is_first() {
+                    return node::first::run();
+                }
                 node::run(config)
             }
             Mode::Broker => {

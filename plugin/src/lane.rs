@@ -188,6 +188,8 @@ impl Context {
             self.keepsakes.forget_fresh();
             // What the sidecar was to keep or to forget may be among what was lost.
             self.keepsakes.depose();
+            // And so may whose end was to be watched.
+            self.absent.let_all_go();
             for peer in self.sessions.borrow().values() {
                 peer.end();
             }

@@ -10,6 +10,7 @@
 //! | what node and broker say to each other | [`words`] |
 //! | the lock, the folders, the slot sockets | [`place`] |
 //! | starting children without privilege | [`children`] |
+//! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
 //! | answering its commands | `service` |
 //! | the GPU workers' processes | `workers` |
@@ -32,6 +33,7 @@ use crate::limits;
 mod broker;
 pub mod children;
 pub mod client;
+pub mod first;
 mod gpus;
 mod looks;
 pub mod place;

@@ -148,9 +148,41 @@ impl Absent {
         }
     }
 
+    /// Watches none any longer: which ones are to be is not known. Each has a deadline, which tells of its end too.
+    pub(super) fn let_all_go(&self) {
+        for (_, task) in self.watched.take() {
+            task.abort();
+        }
+    }
+
     /// Ends all watching: the lane ends.
     pub(super) async fn finish(&self) {
         let mut tasks = self.tasks.take();
         tasks.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_is_watched_for_ever_when_commands_were_lost() {
+        let absent = Absent::default();
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                for number in 0..3 {
+                    let task = absent.tasks.borrow_mut().spawn_local(std::future::pending());
+                    absent.watched.borrow_mut().insert(SessionId(number), task);
+                }
+                absent.let_all_go();
+                let mut tasks = absent.tasks.take();
+                while let Some(ended) = tasks.join_next().await {
+                    assert!(ended.unwrap_err().is_cancelled());
+                }
+                assert!(absent.watched.borrow().is_empty());
+            })
+            .await;
     }
 }

@@ -10,7 +10,7 @@ use gpu_handoff_sys::unprivileged::{User, confine};
 
 /// This program as the kernel knows it: the same file whatever was put in its place since, also where the folder that
 /// it is in is closed to the user that a child runs as.
-const THIS_PROGRAM: &str = "/proc/self/exe";
+pub(super) const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// How children are started.
 #[derive(Debug, Clone, Copy)]
