@@ -45,6 +45,8 @@ struct State {
     stopped: bool,
     lanes: DrawnMap<MemberId, LaneHandle>,
     sessions: DrawnMap<SessionId, MemberId>,
+    /// Members that have left, and whose lanes are told of the last of their buffers yet.
+    left: Vec<MemberId>,
     /// What [`Owner::keep_time`] waits for.
     due: Option<Instant>,
 }
@@ -71,6 +73,7 @@ impl Owner {
             stopped: false,
             lanes: DrawnMap::default(),
             sessions: DrawnMap::default(),
+            left: Vec::new(),
             due: None,
         };
         Arc::new(Self { state: Mutex::new(state), stirred: Notify::new() })
@@ -93,16 +96,31 @@ impl Owner {
 
     /// Applies an input and queues its effects. What they are for the lane of `caller` is in its queue when this comes
     /// back, and its thread is not woken for it: the caller sees to that queue next, then writes the notes to the log.
+    ///
+    /// What ends much is applied piece by piece, and others' inputs between the pieces.
     pub fn apply(&self, caller: Option<MemberId>, input: Input) -> Notes {
+        let ends_sessions = matches!(input, Input::SessionEnded(..) | Input::MemberLeft(_) | Input::Tick);
+        let mut notes = Notes::default();
+        let mut more = self.apply_piece(caller, input, &mut notes);
+        while more && ends_sessions {
+            std::thread::yield_now();
+            more = self.apply_piece(caller, Input::GoOn, &mut notes);
+        }
+        notes
+    }
+
+    /// Whether there is more to be done of what has ended.
+    fn apply_piece(&self, caller: Option<MemberId>, input: Input, notes: &mut Notes) -> bool {
         let mut rest = Rest::default();
-        {
+        let more = {
             let _end_of_all = StirIfPanicking(&self.stirred);
             let Ok(mut state) = self.state.lock() else {
                 self.stirred.notify_one();
-                return rest.notes;
+                return false;
             };
             state.take(caller, input, &mut rest);
-        }
+            !state.stopped && state.registry.has_more()
+        };
         for lane in rest.wake {
             lane.wake();
         }
@@ -112,7 +130,8 @@ impl Owner {
         for member in rest.overrun {
             warn!(member = member.0, "the member's lane does not keep up: its sessions end");
         }
-        rest.notes
+        notes.append(rest.notes);
+        more
     }
 
     /// Lets deadlines pass until told to stop. Comes back early when an input broke the state: what is true can then not
@@ -177,9 +196,12 @@ impl State {
         if let Some(session) = ended {
             self.sessions.remove(&session);
         }
-        if let Some(member) = left {
-            self.sessions.retain(|_, of| *of != member);
-            self.lanes.remove(&member);
+        self.left.extend(left);
+        if !self.left.is_empty() && !self.registry.has_more() {
+            for member in std::mem::take(&mut self.left) {
+                self.sessions.retain(|_, of| *of != member);
+                self.lanes.remove(&member);
+            }
         }
         let next = self.registry.next_deadline();
         rest.earlier = next.is_some_and(|at| self.due.is_none_or(|due| at < due));

@@ -33,7 +33,7 @@
 //! | what was answered so far | [`counters`] |
 //! | maps by the daemon's own numbers | [`drawn`] |
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Instant;
@@ -197,6 +197,8 @@ pub struct Registry {
     /// Sessions that stand for processes which have not reattached.
     holders: HashMap<(MemberId, ProcessKey), SessionId>,
     last_holder: u64,
+    /// What is left of sessions that have ended.
+    leaving: VecDeque<sessions::Leaving>,
     effects: Vec<Effect>,
     records: Vec<Record>,
 }
@@ -231,6 +233,7 @@ impl Registry {
             clock,
             holders: HashMap::new(),
             last_holder: holders::FIRST_HOLDER,
+            leaving: VecDeque::new(),
             effects: Vec::new(),
             records,
         }
@@ -248,6 +251,7 @@ impl Registry {
             Input::Offered(member, token, items) => self.offered(member, token, items, now),
             Input::OfferDone(member) => self.offer_done(member, now),
             Input::Tick => self.tick(now),
+            Input::GoOn => self.take_apart(now),
             Input::PidWordProven(proven) => self.pid_word_proven = proven,
             Input::Surveyed(topology) => self.topology = Some(topology),
         }

@@ -24,6 +24,11 @@ impl Notes {
         self.0.push((note, member));
     }
 
+    /// Adds what comes after.
+    pub(super) fn append(&mut self, mut later: Self) {
+        self.0.append(&mut later.0);
+    }
+
     /// Writes them to the log.
     pub fn log(self) {
         for (note, member) in self.0 {

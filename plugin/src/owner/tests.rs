@@ -1,11 +1,13 @@
 //! The owner with lanes that are queues alone.
 
+use std::collections::BTreeSet;
 use std::hash::RandomState;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gpu_handoff_policy::{LegacyRule, Policy};
 use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, Event, Publication, RequestId, Target, Wanted,
+    BrokerBody, BrokerMessage, Carrier, EndReason, Event, Publication, RequestId, Target, Wanted,
 };
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
@@ -180,4 +182,31 @@ async fn a_lane_that_does_not_keep_up_learns_that_it_missed_something() {
     assert!(lanes[1].was_overrun() && !lanes[1].was_overrun());
     assert_eq!(lanes[1].waiting(), limits::LANE_QUEUE);
     assert!(is_woken(&lanes[1]).await);
+}
+
+#[test]
+fn a_session_with_much_has_ended_when_its_end_was_applied_and_others_got_in_between() {
+    let (owner, _lanes) = owner_of(2);
+    let much = 40 * limits::ENDINGS_AT_A_TIME as u64;
+    for number in 0..much {
+        ask(&owner, 0, number + 1, legacy(0, number));
+    }
+    let count = |owner: &Owner| owner.state.lock().unwrap().registry.counts().0;
+    assert_eq!(count(&owner), usize::try_from(much).unwrap());
+    let done = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut seen = BTreeSet::new();
+            while !done.load(Ordering::Relaxed) {
+                seen.insert(count(&owner));
+            }
+            seen
+        });
+        owner.apply(Some(MemberId(0)), Input::SessionEnded(session(0), EndReason::OwnerDied)).log();
+        assert_eq!(count(&owner), 0);
+        done.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    });
+    println!("{} states were seen", seen.len());
+    assert!(seen.iter().any(|n| *n > 0 && (*n as u64) < much), "nobody got in between: {seen:?}");
 }

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerBody, EndReason, Grant, RequestId, SeatEnd, Target, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Refusal};
 
 use super::named::Named;
@@ -290,6 +290,10 @@ impl Registry {
         let (s, buffer) =
             (self.sessions.get(&importer.session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
         let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
+        if buffer.owner.is_some_and(|owner| !self.sessions.contains_key(&owner)) {
+            // It is about to end.
+            return Err(super::ending::retired(id, EndReason::OwnerClosed));
+        }
         self.policy.may_lease(&member.usage, 1)?;
         self.check_reach(member, &s.facts, importer.device, buffer.info.facts.device)?;
         let rewrite = buffer.info.facts.kind == Kind::Legacy && self.collides(s.facts.own_pid, buffer)?;

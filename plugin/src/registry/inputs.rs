@@ -32,6 +32,10 @@ pub enum Input {
     OfferDone(MemberId),
     /// Time has passed: see [`Registry::next_deadline`].
     Tick,
+    /// There is time for more of what ended sessions had: see [`Registry::has_more`].
+    ///
+    /// [`Registry::has_more`]: super::Registry::has_more
+    GoOn,
     /// The self-test of legacy handles has ended: whether this driver's process-number word may be rewritten.
     PidWordProven(bool),
     /// The driver has said what GPUs there are, and which reach each other.

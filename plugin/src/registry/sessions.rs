@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
 use gpu_handoff_protocol::message::{EndReason, SeatEnd};
+use gpu_handoff_protocol::{BufferId, LeaseId};
 
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
 use crate::journal::Tag;
+use crate::limits;
 
 impl Registry {
     pub(super) fn member_joined(&mut self, member: MemberId, facts: MemberFacts) {
@@ -61,7 +63,9 @@ impl Registry {
         self.sessions.insert(session, Session::new(facts));
     }
 
-    /// Rights end with the session: its waits, watches and leases at once, its buffers as soon as nobody leases them.
+    /// Rights end with the session: its waits, watches and leases, and its buffers as soon as nobody leases them. One that
+    /// has much is taken apart piece by piece, so that others' inputs get in between; nobody is given anything of it
+    /// meanwhile.
     pub(super) fn session_ended(&mut self, session: SessionId, reason: EndReason, now: Instant) {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(ended) = self.sessions.remove(&session) else { return };
@@ -71,17 +75,48 @@ impl Registry {
         if let Some(group) = self.groups.get_mut(&group) {
             group.watchers.retain(|(watcher, _)| *watcher != session);
         }
-        for lease in ended.leases {
-            self.end_lease(lease, ended.facts.member, SeatEnd::Died);
-        }
-        for id in ended.published {
-            self.end_buffer(id, reason, None, now);
-        }
         if let Some(member) = self.members.get_mut(&ended.facts.member) {
             member.sessions.remove(&session);
         }
+        let Session { facts, published, leases, .. } = ended;
+        self.leaving.push_back(Leaving { session, member: facts.member, reason, published, leases });
         if self.is_away(session) {
-            self.holder_is_gone(session, ended.facts);
+            self.holder_is_gone(session, facts);
+        }
+        self.take_apart(now);
+    }
+
+    /// Ends some of what ended sessions had.
+    pub(super) fn take_apart(&mut self, now: Instant) {
+        for _ in 0..limits::ENDINGS_AT_A_TIME {
+            let Some(leaving) = self.leaving.front_mut() else { return };
+            let (session, member, reason) = (leaving.session, leaving.member, leaving.reason);
+            if let Some(lease) = leaving.leases.pop_first() {
+                self.end_lease(lease, member, SeatEnd::Died);
+            } else if let Some(id) = leaving.published.pop_first() {
+                // Its process may have claimed it meanwhile.
+                if self.buffers.get(&id).is_some_and(|b| b.owner == Some(session)) {
+                    self.end_buffer(id, reason, None, now);
+                }
+            } else {
+                self.leaving.pop_front();
+            }
         }
     }
+
+    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn).
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.leaving.iter().any(|l| !(l.leases.is_empty() && l.published.is_empty()))
+    }
+}
+
+/// What a session had that has ended.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    session: SessionId,
+    member: MemberId,
+    reason: EndReason,
+    published: BTreeSet<BufferId>,
+    leases: BTreeSet<LeaseId>,
 }
