@@ -15,7 +15,7 @@ use crate::error::{ClientError, Fault};
 use crate::import::Place;
 use crate::lease::Lease;
 use crate::publish::{PublishTook, Published};
-use crate::timeline::{Timeline, Trash, words_of};
+use crate::timeline::{Timeline, Trash, check_not_capturing, words_of};
 
 /// What a lease of an ordered buffer waits for and writes.
 #[derive(Debug)]
@@ -41,7 +41,9 @@ impl Client {
     /// free, and one more; it must be of this process, and live as long as the buffer.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish); `TOO_LARGE` when the timeline has not enough words free.
+    /// As [`publish`](Self::publish); `TOO_LARGE` when the timeline has not enough words free, `STREAM_CAPTURING` when the
+    /// stream is being captured. The words of a buffer come back when it is gone; a moment later, where a holder died that
+    /// might still write them; never, where the node has not answered in time.
     pub fn publish_on(
         &self,
         stream: StreamRef<'_>,
@@ -51,10 +53,13 @@ impl Client {
         let name = buffer.name.clone();
         let publish = || {
             self.shared.connection.check_process()?;
+            timeline.line.check_stream(stream)?;
             let order = self.order_of(&buffer, timeline)?;
-            let published = self
-                .publish_ordered(&buffer, timeline, order)
-                .inspect_err(|_| give_back(timeline, &order))?;
+            let published = self.publish_ordered(&buffer, timeline, order).inspect_err(|fault| {
+                if !may_be_published(fault) {
+                    give_back(timeline, &order);
+                }
+            })?;
             if let Err(fault) = timeline.line.signal(stream, order.ready_word, order.value) {
                 // It would never be ready. Its words come back when the node says that it is gone.
                 self.shared.connection.retire_later(std::iter::once(published.id()));
@@ -68,7 +73,7 @@ impl Client {
     /// Words for a buffer: one for its readiness, then one for each seat, all below the new value.
     pub(crate) fn order_of(&self, buffer: &Buffer<'_>, timeline: &Timeline) -> Result<Order, Fault> {
         let allotment = timeline.allotment()?;
-        let words = allotment.take(buffer.seats + 1)?;
+        let words = allotment.take(buffer.seats.saturating_add(1))?;
         let order = |value: u64| Order {
             timeline: timeline.id(),
             ready_word: words.start,
@@ -118,6 +123,12 @@ impl Client {
     }
 }
 
+/// Whether the node may have published what this came of, or may still. Then somebody can have a lease of it for a moment,
+/// and write its words.
+fn may_be_published(fault: &Fault) -> bool {
+    matches!(fault, Fault::TimedOut(_) | Fault::Lost(_) | Fault::Protocol(_))
+}
+
 fn give_back(timeline: &Timeline, order: &Order) {
     if let Ok(allotment) = timeline.allotment() {
         allotment.give_back(words_of(order));
@@ -164,19 +175,20 @@ impl Lease {
     /// GPU, then the node. Waits for nothing. The memory stays mapped until then.
     ///
     /// # Errors
-    /// [`ClientError::Cuda`] when the driver refuses (a stream that is being captured, for instance). The lease is given
-    /// back at once then, as if it was dropped.
+    /// [`ClientError::Refused`] with `STREAM_CAPTURING` when the stream is being captured, [`ClientError::Cuda`] when the
+    /// driver refuses. The lease is given back at once then, as if it was dropped.
     pub fn release_on(self, stream: StreamRef<'_>) -> Result<(), ClientError> {
         let name = self.info().facts.name.clone();
         let release = || {
             self.held().shared().connection.check_process()?;
-            self.for_order(|o| o.timeline.line.signal(stream, o.seat_word()?, o.order.value))?;
             let orders = Arc::clone(self.held().shared().memory.orders());
             orders.start()?;
             let driver = Driver::load()?;
             let context = self.context(driver)?;
-            let (held, ordered) = self.into_parts();
             let _current = context.map(|context| context.enter(driver)).transpose()?;
+            check_not_capturing(driver, stream)?;
+            self.for_order(|o| o.timeline.line.signal(stream, o.seat_word()?, o.order.value))?;
+            let (held, ordered) = self.into_parts();
             // On a thread of the driver, which must not call it: unmapping is left to another one.
             let lease = Trash::Lease(Box::new((held, ordered)));
             let give_back = move || drop(orders.discard(lease));
@@ -205,6 +217,7 @@ impl Published {
         let retire = || {
             self.shared().connection.check_process()?;
             let (timeline, order) = self.order.clone().ok_or_else(no_order)?;
+            timeline.line.check_stream(stream)?;
             // A word of its own, for holders whose seat somebody had before: that one has written the seat's word already.
             let gate = timeline.allotment()?.take(1)?;
             let value = timeline.allotment()?.next_value().map_err(Fault::from);
@@ -257,4 +270,19 @@ fn no_order() -> Fault {
     let refusal =
         Refusal::new(Code::NotFound).compared_with("order of the buffer", "one, from publish_on", "none");
     refusal.with_remedy("publish it with publish_on, or use retire and synchronize yourself").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_at_once_only_where_nobody_can_have_been_given_them() {
+        let refused = Refusal::new(Code::NameTaken);
+        assert!(!may_be_published(&Fault::Refused(refused.clone())));
+        assert!(!may_be_published(&Fault::NoContext));
+        for unsure in [Fault::TimedOut(Duration::ZERO), Fault::Lost(None), Fault::Protocol(refused)] {
+            assert!(may_be_published(&unsure), "{unsure:?}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | ready | the writer's GPU | so many hand-offs have been written |
 //! | seat of a reader | its GPU | it is done with so many hand-offs |
-//! | hello of a seat | the reader | the number of its lease, when it joins |
+//! | hello of a seat | the reader, until it is admitted; the writer wipes out what is of an earlier one | the number of its lease |
 //! | start of a seat | the writer | the first hand-off that is kept until that reader is done with it |
 //! | admitted of a seat | the writer | the number of the lease that it has admitted |
 //!
@@ -83,7 +83,7 @@ struct Words(Order);
 impl Words {
     /// How many follow the words of an order with so many seats.
     fn more(seats: u32) -> u32 {
-        3 * seats
+        seats.saturating_mul(3)
     }
 
     fn ready(self) -> u32 {

@@ -21,6 +21,7 @@ use crate::lease::Lease;
 use crate::limits;
 pub(crate) use hold::Hold;
 pub(crate) use line::Line;
+pub(crate) use line::check_not_capturing;
 use line::{Keep, Parts, Retire, WORD_BYTES, clear};
 pub(crate) use orders::{Orders, Trash, words_of};
 
@@ -184,7 +185,8 @@ impl Timeline {
     /// Has `stream` write a word once what was queued on it before is done. Waits for nothing.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with `TOO_LARGE` when there is no such word or the value is 2^62 or more.
+    /// [`ClientError::Refused`] with `TOO_LARGE` when there is no such word or the value is 2^62 or more, and with
+    /// `STREAM_CAPTURING` when the stream is being captured.
     pub fn signal(&self, stream: StreamRef<'_>, word: u32, value: u64) -> Result<(), ClientError> {
         self.line.signal(stream, word, value).map_err(|fault| fault.while_doing("signal", self.name()))
     }

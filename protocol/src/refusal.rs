@@ -101,6 +101,8 @@ codes! {
     GpuNotReachable = 32, "GPU_NOT_REACHABLE", "give the importing container the device node of that GPU, or both pods the same GPU";
     /// The memory is on another MIG instance.
     MigIsolated = 33, "MIG_ISOLATED", "give both pods the same MIG instance: no memory is shared between two";
+    /// The stream is being captured into a graph, which may run any number of times.
+    StreamCapturing = 34, "STREAM_CAPTURING", "order the work outside of the graph: wait for and write words on the stream before and after the graph is launched";
     /// The policy does not allow it.
     PolicyDenied = 40, "POLICY_DENIED", "ask the node's administrator to allow it in the policy";
     /// The member holds as many buffers as it may.

@@ -67,9 +67,10 @@ fn join(lease: Lease, timeout: Duration) -> Result<RingReader, Fault> {
     };
     let (words, seat, line) = (Words(*order), *seat, &timeline.line);
     let name = name_of(lease.id());
-    line.write(words.hello(seat), name)?;
     // The words of a seat are not greater or less than each other: each holder has a name of its own.
     let admitted = look_until(after(timeout), limits::WORD_PAUSE, || {
+        // Again and again: the writer wipes out what it finds on a seat that somebody had before.
+        line.write(words.hello(seat), name)?;
         if line.load(words.admitted(seat))? == Some(name) {
             return Ok(Some(()));
         }

@@ -22,6 +22,8 @@ struct Reader {
     turn: u64,
     /// What it called itself when it was admitted.
     name: Option<u64>,
+    /// Nobody else has said hello on its seat, or that was wiped out.
+    is_alone: bool,
 }
 
 /// The writing side of a ring of slots. Its readers are waited for on the GPU, and the node has no part in a hand-off.
@@ -189,13 +191,19 @@ impl RingWriter {
                 self.readers.remove(&seat);
                 continue;
             }
-            let fresh = Reader { turn: seating.turns, name: None };
+            let fresh = Reader { turn: seating.turns, name: None, is_alone: seating.turns == 1 };
             let reader = self.readers.entry(seat).or_insert(fresh);
             if reader.turn != seating.turns {
                 *reader = fresh;
             }
-            if reader.name.is_none() && seating.leaving == 0 {
+            if reader.name.is_some() || !seating.is_clean() {
+                continue;
+            }
+            if std::mem::replace(&mut reader.is_alone, true) {
                 self.greet(seat)?;
+            } else {
+                // Whoever sits there now says it again.
+                self.timeline.line.write(self.words.hello(seat), 0)?;
             }
         }
         Ok(())
@@ -204,12 +212,7 @@ impl RingWriter {
     /// Admits the reader of a seat, if it has said who it is.
     fn greet(&mut self, seat: Seat) -> Result<(), Fault> {
         let (line, words) = (&self.timeline.line, self.words);
-        let said = line.load(words.hello(seat))?.filter(|name| *name > 0);
-        let Some(name) =
-            said.filter(|name| line.load(words.admitted(seat)).is_ok_and(|old| old != Some(*name)))
-        else {
-            return Ok(()); // What its predecessor said, or nothing yet.
-        };
+        let Some(name) = line.load(words.hello(seat))?.filter(|name| *name > 0) else { return Ok(()) };
         // It is done with all before, and reads what comes from now on.
         let done = words.done(seat);
         line.renew(done..done + 1, self.next)?;

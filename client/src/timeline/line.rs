@@ -131,12 +131,21 @@ impl Line {
     pub(crate) fn signal(&self, stream: StreamRef<'_>, word: u32, value: u64) -> Result<(), Fault> {
         let ptr = self.ask_for(word, value)?;
         let _current = self.context.enter(self.driver)?;
+        check_not_capturing(self.driver, stream)?;
         Ok(ops::signal(self.driver, stream, ptr, value)?)
+    }
+
+    /// Refuses a stream that is being captured.
+    pub(crate) fn check_stream(&self, stream: StreamRef<'_>) -> Result<(), Fault> {
+        let _current = self.context.enter(self.driver)?;
+        check_not_capturing(self.driver, stream)
     }
 
     /// Has `stream` go no further until a word has reached a value, or its writer has ended.
     pub(crate) fn wait(&self, stream: StreamRef<'_>, word: u32, value: u64) -> Result<(), Fault> {
         let ptr = self.ask_for(word, value)?;
+        let _current = self.context.enter(self.driver)?;
+        check_not_capturing(self.driver, stream)?;
         {
             let mut state = self.lock()?;
             if state.is_dead(word) {
@@ -146,7 +155,6 @@ impl Line {
             let highest = state.waited.entry(word).or_default();
             *highest = value.max(*highest);
         }
-        let _current = self.context.enter(self.driver)?;
         Ok(ops::wait_at_least(self.driver, stream, ptr, value)?)
     }
 
@@ -331,6 +339,15 @@ impl Drop for Line {
         }
         // Then the stream goes, and last what it writes.
     }
+}
+
+/// Refuses a stream that is being captured: what it is told would be done whenever the graph is launched.
+pub(crate) fn check_not_capturing(driver: Driver, stream: StreamRef<'_>) -> Result<(), Fault> {
+    if !gpu_handoff_cuda::stream::is_capturing(driver, stream)? {
+        return Ok(());
+    }
+    let refusal = Refusal::new(Code::StreamCapturing);
+    Err(refusal.compared_with("stream", "not being captured", "being captured").into())
 }
 
 /// As the driver compares: cyclically.

@@ -6,9 +6,9 @@
 
 mod lost;
 mod outlive;
+mod seats;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::ops::Range;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -17,13 +17,15 @@ use gpu_handoff_protocol::message::Event;
 use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 
 use super::hold::Hold;
-use super::line::{End, Line, has_reached};
+use super::line::{End, Line};
 use crate::error::Fault;
 use crate::import::Mapping;
 use crate::lease::Held;
 use crate::limits;
 use crate::order::Ordered;
 use outlive::Outliving;
+pub(crate) use seats::words_of;
+use seats::{Own, free, got_up};
 
 /// What is dropped where it may take long.
 #[derive(Debug)]
@@ -50,33 +52,6 @@ enum Task {
     Free(Weak<Line>, Order),
     /// A timeline that nobody has a handle of: whether streams still wait for it.
     Settle(Weak<Line>),
-}
-
-/// How a seat has been used.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seating {
-    /// Somebody sits there.
-    pub(crate) taken: bool,
-    /// How many have, so far.
-    pub(crate) turns: u64,
-    /// Holders who got up and whose word has not been dealt with yet: nobody else may be reckoned with before.
-    pub(crate) leaving: u64,
-}
-
-/// A stream that waits until all of these have got up.
-#[derive(Debug)]
-struct Gate {
-    until_up: BTreeSet<Seat>,
-    word: u32,
-    value: u64,
-}
-
-/// What is known of a buffer that this process published with an order.
-#[derive(Debug, Default)]
-struct Own {
-    order: Option<(Weak<Line>, Order)>,
-    seats: BTreeMap<Seat, Seating>,
-    gates: Vec<Gate>,
 }
 
 /// A timeline in a context.
@@ -168,71 +143,23 @@ impl Orders {
         found
     }
 
-    /// A buffer was published with an order. What was heard of its seats before is remembered.
-    pub(crate) fn add_order(&self, id: BufferId, line: &Arc<Line>, order: Order) {
-        let mut state = self.lock();
-        let State { own, tasks, .. } = &mut *state;
-        let own = own.entry(id).or_default();
-        own.order = Some((Arc::downgrade(line), order));
-        // Who got up before the order was known here.
-        for (seat, seating) in own.seats.iter_mut().filter(|(_, seating)| !seating.taken) {
-            if let Some(word) = order.seat_word(*seat) {
-                seating.leaving += 1;
-                tasks.push_back(Task::EndWord(Arc::downgrade(line), word, id, *seat));
-            }
-        }
-        self.bell.notify_one();
-    }
-
-    /// The seats of a buffer of this process that were ever taken.
-    pub(crate) fn seats(&self, id: BufferId) -> BTreeMap<Seat, Seating> {
-        self.lock().own.get(&id).map(|own| own.seats.clone()).unwrap_or_default()
-    }
-
-    /// Has a word written once nobody sits on these seats any more; at once if that is so.
-    pub(crate) fn open_when_up(
-        &self,
-        id: BufferId,
-        line: &Arc<Line>,
-        seats: BTreeSet<Seat>,
-        word: u32,
-        value: u64,
-    ) {
-        let mut state = self.lock();
-        let is_taken = |own: &Own, seat: &Seat| own.seats.get(seat).is_some_and(|s| s.taken);
-        let own = state.own.get_mut(&id);
-        let until_up: BTreeSet<Seat> = match &own {
-            Some(own) => seats.into_iter().filter(|seat| is_taken(own, seat)).collect(),
-            None => BTreeSet::new(),
-        };
-        match own {
-            Some(own) if !until_up.is_empty() => own.gates.push(Gate { until_up, word, value }),
-            _ => {
-                state.tasks.push_back(Task::Open(Arc::downgrade(line), word, value));
-                self.bell.notify_one();
-            }
-        }
-    }
-
     /// Something was told of a buffer. Quick, and calls no driver.
     pub(crate) fn notice(&self, event: &Event) {
         let mut state = self.lock();
         let urgent = match event {
             Event::Seated { id, seat } => {
-                let seating = state.own.entry(*id).or_default().seats.entry(*seat).or_default();
-                // Told again where another daemon has taken over.
-                seating.turns += u64::from(!seating.taken);
-                seating.taken = true;
+                state.own.entry(*id).or_default().sit_down(*seat);
                 false
             }
-            Event::Unseated { id, seat, .. } => got_up(&mut state, *id, *seat),
+            Event::Unseated { id, seat, how } => got_up(&mut state, *id, *seat, *how),
             // Of a timeline: for whatever reason it ends, nobody writes its owner's words any more.
             Event::Orphaned { id, .. } => state.end_line(*id, End::Died),
             Event::Gone { id, .. } => {
-                let freed = state.own.remove(id).and_then(|own| own.order);
-                state.tasks.extend(freed.map(|(line, order)| Task::Free(line, order)));
-                let ended = state.end_line(*id, End::Died);
-                ended || !state.tasks.is_empty()
+                let gone = state.own.remove(id);
+                let freed = gone.and_then(|own| Some((own.rests_until(), own.order?)));
+                state.later.extend(freed.map(|(at, (line, order))| (at, Task::Free(line, order))));
+                state.end_line(*id, End::Died);
+                true
             }
             _ => false,
         };
@@ -340,13 +267,6 @@ impl Orders {
         later
     }
 
-    fn has_left(&self, id: BufferId, seat: Seat) {
-        let mut state = self.lock();
-        if let Some(seating) = state.own.get_mut(&id).and_then(|own| own.seats.get_mut(&seat)) {
-            seating.leaving = seating.leaving.saturating_sub(1);
-        }
-    }
-
     fn let_go(&self) {
         let mut state = self.lock();
         loop {
@@ -365,48 +285,5 @@ impl Orders {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Somebody got up from a seat: its word will not be written any more.
-fn got_up(state: &mut State, id: BufferId, seat: Seat) -> bool {
-    let State { own, tasks, .. } = state;
-    let Some(own) = own.get_mut(&id) else { return false };
-    let seating = own.seats.entry(seat).or_default();
-    if !std::mem::take(&mut seating.taken) {
-        return false; // Told before.
-    }
-    let Some((line, order)) = &own.order else { return false };
-    if let Some(word) = order.seat_word(seat) {
-        seating.leaving += 1;
-        tasks.push_back(Task::EndWord(Weak::clone(line), word, id, seat));
-    }
-    own.gates.retain_mut(|gate| {
-        gate.until_up.remove(&seat);
-        let is_open = gate.until_up.is_empty();
-        if is_open {
-            tasks.push_back(Task::Open(Weak::clone(line), gate.word, gate.value));
-        }
-        !is_open
-    });
-    true
-}
-
-/// The words that an order takes up.
-pub(crate) fn words_of(order: &Order) -> Range<u32> {
-    order.ready_word..order.first_seat_word.saturating_add(order.seats)
-}
-
-/// Gives back the words of a buffer that is gone, unless the stream that makes it ready has not come so far: its write
-/// would undo what the words are used for next.
-fn free(line: &Line, order: &Order) -> bool {
-    match line.load(order.ready_word) {
-        Ok(Some(found)) if !has_reached(found, order.value) => false,
-        _ => {
-            if let Some(allotment) = &line.allotment {
-                allotment.give_back(words_of(order));
-            }
-            true
-        }
     }
 }

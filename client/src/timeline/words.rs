@@ -44,8 +44,20 @@ impl Allotment {
         Ok(from..from + count)
     }
 
-    /// Just these words, where they are free.
+    /// Just these words, where they are free. None at all are always free.
     pub(crate) fn take_at(&self, words: Range<u32>) -> Result<(), Refusal> {
+        if words.start > words.end {
+            let refusal = Refusal::new(Code::TooLarge);
+            let refusal = refusal.compared_with(
+                "words",
+                "a range that does not end before it begins",
+                format!("{words:?}"),
+            );
+            return Err(refusal.with_remedy("name the first word, and the one after the last"));
+        }
+        if words.is_empty() {
+            return Ok(());
+        }
         let mut state = self.lock();
         let around = state.free.range(..=words.start).next_back().map(|(from, to)| (*from, *to));
         match around {
@@ -128,6 +140,17 @@ mod tests {
         assert_eq!((words.take(4).unwrap(), words.take(4).unwrap()), (0..4, 6..10));
         words.give_back(4..6);
         words.take_at(4..6).unwrap();
+    }
+
+    #[test]
+    fn a_range_that_is_turned_round_is_refused_and_an_empty_one_takes_nothing() {
+        let words = Allotment::new(10);
+        let (first, last) = (3, 5);
+        assert_eq!(words.take_at(last..first).unwrap_err().code(), Code::TooLarge);
+        words.take_at(3..3).unwrap();
+        words.take_at(20..20).unwrap();
+        assert_eq!(words.take(10).unwrap(), 0..10, "each word once");
+        assert!(words.take(1).is_err());
     }
 
     #[test]

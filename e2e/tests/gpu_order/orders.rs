@@ -4,7 +4,9 @@ use gpu_handoff_e2e::agent::order::Step;
 use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::app::App;
 
-use crate::stage::{Stage, acquire, brake, comes_to_rest, fill, hold, let_go, number, refused};
+use crate::stage::{
+    Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go, number, refused,
+};
 
 /// A moment in which a stream that is not held back would long have gone on.
 const MOMENT_MS: u64 = 150;
@@ -107,7 +109,7 @@ fn a_seat_that_somebody_had_before_is_waited_for_too() -> anyhow::Result<()> {
     acquire(&mut reader, "frame", "lease")?;
     release_on(&mut reader, "read")?;
     // Its seat is free when the node has heard of the release.
-    acquire_with_patience(&mut reader)?;
+    acquire_with_patience(&mut reader, "frame")?;
     hold(&mut reader, "brake", "read")?;
     release_on(&mut reader, "read")?;
     retire_on(&mut owner, "write")?;
@@ -122,25 +124,12 @@ fn a_seat_that_somebody_had_before_is_waited_for_too() -> anyhow::Result<()> {
         publish_on(&mut owner, "write", 1)?;
         acquire(&mut reader, "frame", "lease")?;
         release_on(&mut reader, "read")?;
-        acquire_with_patience(&mut reader)?;
+        acquire_with_patience(&mut reader, "frame")?;
         release_on(&mut reader, "read")?;
         retire_on(&mut owner, "write")?;
         owner.order(Step::Synchronize { stream: s("write") })?;
     }
     finish(stage, [owner, reader])
-}
-
-/// Acquires once a seat is free.
-fn acquire_with_patience(app: &mut App) -> anyhow::Result<()> {
-    let (name, lease) = (Some(s("frame")), s("lease"));
-    let command = Command::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false };
-    gpu_handoff_e2e::wait::until(gpu_handoff_e2e::node::PATIENCE, "a seat is free", || {
-        match app.ask(&command)? {
-            Answer::Acquired { .. } => Ok(Some(())),
-            Answer::Refused { code, .. } if code == "NO_SEAT" => Ok(None),
-            other => anyhow::bail!("{other:?}"),
-        }
-    })
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
 
-use crate::stage::{Stage, comes_to_rest, looked, picked, refused};
+use crate::stage::{Stage, acquire_with_patience, comes_to_rest, is_done, looked, picked, refused};
 
 fn s(text: &str) -> String {
     text.to_owned()
@@ -104,5 +104,33 @@ fn readers_of_a_dead_writer_are_told() -> anyhow::Result<()> {
     refused(&mut reader, read(1), "PEER_DIED")?;
     writer.reap()?;
     reader.finish()?;
+    stage.end()
+}
+
+#[test]
+fn a_reader_that_left_before_it_was_admitted_is_not_taken_for_the_next() -> anyhow::Result<()> {
+    let stage = Stage::start()?;
+    let (mut writer, mut first) = stage.apps()?;
+    let (mut second, mut looking) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
+    writer.order(Step::Ring { name: s("ring"), slots: 2, seats: 1 })?;
+    looking.order(Step::AcquireTimeline { name: s("ring.order") })?;
+    first.tell(&Command::Order(join()))?;
+    // Until it has said hello: the third word.
+    looking.order(Step::WaitHere { timeline: s("ring.order"), word: 2, value: 1, timeout_ms: 20_000 })?;
+    first.kill()?;
+    first.reap()?;
+    // Once its seat is free.
+    acquire_with_patience(&mut second, "ring")?;
+    second.expect(&Command::Release { lease: s("lease") }, is_done)?;
+    second.tell(&Command::Order(join()))?;
+    writer.order(readers(1))?;
+    second.hear()?;
+    second.tell(&Command::Order(read(6)))?;
+    writer.order(write(6))?;
+    assert_eq!(picked(second.hear()?).map_err(|other| anyhow::anyhow!("{other:?}"))?, (6, 0));
+    assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
+    for app in [looking, second, writer] {
+        app.finish()?;
+    }
     stage.end()
 }

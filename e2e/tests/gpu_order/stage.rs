@@ -104,6 +104,17 @@ pub(crate) fn acquire(app: &mut App, name: &str, lease: &str) -> anyhow::Result<
     })
 }
 
+/// Acquires as "lease" once a seat is free.
+pub(crate) fn acquire_with_patience(app: &mut App, name: &str) -> anyhow::Result<()> {
+    let (name, lease) = (Some(name.to_owned()), "lease".to_owned());
+    let command = Command::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false };
+    gpu_handoff_e2e::wait::until(PATIENCE, "a seat is free", || match app.ask(&command)? {
+        Answer::Acquired { .. } => Ok(Some(())),
+        Answer::Refused { code, .. } if code == "NO_SEAT" => Ok(None),
+        other => anyhow::bail!("{other:?}"),
+    })
+}
+
 pub(crate) fn is_done(answer: Answer) -> Result<(), Answer> {
     match answer {
         Answer::Done { .. } => Ok(()),

@@ -1,8 +1,10 @@
 //! What another daemon does not restore: nothing more will be told of it, so that nobody may wait for that.
 
+use gpu_handoff_protocol::message::SeatEnd;
 use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
 
-use super::{End, Orders, Task, got_up};
+use super::seats::got_up;
+use super::{End, Orders, Task};
 
 impl Orders {
     /// This lease is lost. If it was of a timeline, streams that wait for its words go on, and a new lease makes a new
@@ -24,7 +26,7 @@ impl Orders {
         state.end_line(id, End::Lost);
         let seats = state.own.get(&id).map(|own| own.seats.keys().copied().collect::<Vec<Seat>>());
         for seat in seats.unwrap_or_default() {
-            got_up(&mut state, id, seat);
+            got_up(&mut state, id, seat, SeatEnd::Died);
         }
         state.own.remove(&id);
         self.bell.notify_one();
@@ -39,7 +41,8 @@ mod tests {
     use gpu_handoff_protocol::Order;
     use gpu_handoff_protocol::message::{EndReason, Event};
 
-    use super::super::{Gate, Known, Own, Seating};
+    use super::super::Known;
+    use super::super::seats::{Gate, Own, Seating};
     use super::*;
     use crate::tests::id;
 
@@ -66,7 +69,7 @@ mod tests {
         let orders = Orders::default();
         let order = Order { timeline: id(1), ready_word: 0, value: 5, first_seat_word: 1, seats: 2 };
         let mut own = Own { order: Some((Weak::new(), order)), ..Own::default() };
-        own.seats.insert(Seat(0), Seating { taken: true, turns: 2, leaving: 0 });
+        own.seats.insert(Seat(0), Seating { taken: true, turns: 2, ..Seating::default() });
         own.seats.insert(Seat(1), Seating::default());
         own.gates.push(Gate { until_up: BTreeSet::from([Seat(0)]), word: 9, value: 6 });
         orders.lock().own.insert(id(2), own);
