@@ -18,12 +18,13 @@ use gpu_handoff_sys::filter::{self, Held};
 use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::config::descriptor_limit;
 use crate::gpu::{Gpus, Starter, Workers};
-use crate::identity::Door;
-use crate::journal::{Journal, StateDir};
+use crate::identity::{self, Door};
+use crate::journal::{Holder, Journal, StateDir};
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
 use crate::members::StaticMember;
@@ -31,7 +32,7 @@ use crate::node::client::{AskError, DeviceNodes, Line, NodeClient, Start, take_u
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::receipts::Sealer;
-use crate::registry::{BootClock, Capacity, Input, MemberFacts, MemberId, Past, Registry};
+use crate::registry::{BootClock, Capacity, Input, MemberFacts, MemberId, Past, Registry, Topology};
 
 /// Serves what the node at the other end of standard input says, until that wants it to stop.
 ///
@@ -61,7 +62,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let (workers, reach) = Workers::new(Starter::new(node.clone()), Gpus::of_the_driver());
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
-    let past = Past { found, clock: boot_clock() };
+    let has_ended = |holder: Holder| identity::has_ended_since(holder.pid, holder.started);
+    let past = Past { found: found.without_those_that_have_ended(has_ended), clock: boot_clock() };
     let registry = Registry::new(setup.policy.clone(), capacity, boot, RandomState::new(), past);
     let owner = Owner::new(registry, Some(journal));
     let shared = Shared {
@@ -147,7 +149,7 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
         while tasks.join_next().await.is_some() {}
         for (_, lane) in &lanes {
             while !lane.thread.is_finished() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(1)).await;
             }
         }
     };
@@ -208,13 +210,25 @@ fn raise_descriptor_limit() -> io::Result<u64> {
 
 /// Has the node ask the driver, in the background, which GPUs reach each other. Until then none does.
 async fn survey(node: NodeClient, shared: Shared) {
-    match node.ask(Command::Survey).await {
-        Ok((Answer::Surveyed(topology), _)) => {
-            info!(gpus = topology.gpus.len(), peers = topology.peers.len(), "surveyed the GPUs");
-            shared.owner.apply(None, Input::Surveyed(topology)).log();
+    if let Some(topology) = surveyed(&node).await {
+        info!(gpus = topology.gpus.len(), peers = topology.peers.len(), "surveyed the GPUs");
+        shared.owner.apply(None, Input::Surveyed(topology)).log();
+    }
+}
+
+/// What the driver says, however often it has to be asked; `None`: the node is gone.
+async fn surveyed(node: &NodeClient) -> Option<Topology> {
+    let mut pause = limits::SURVEY_PAUSE;
+    loop {
+        match node.ask(Command::Survey).await {
+            Ok((Answer::Surveyed(topology), _)) => return Some(topology),
+            Ok(_) | Err(AskError::Gone) => return None,
+            Err(e) => {
+                warn!(error = %e, again_in = ?pause, "no survey of the GPUs: until there is one, what another GPU holds is refused");
+            }
         }
-        Ok(_) | Err(AskError::Gone) => {}
-        Err(e) => warn!(error = %e, "no survey of the GPUs: what another GPU holds is refused"),
+        sleep(pause).await;
+        pause = (pause * 2).min(limits::SURVEY_LONGEST_PAUSE);
     }
 }
 
@@ -235,4 +249,37 @@ async fn prove_pid_word(node: NodeClient, shared: Shared) {
     };
     shared.pid_word_proven.store(proven, Ordering::Relaxed);
     shared.owner.apply(None, Input::PidWordProven(proven)).log();
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_handoff_protocol::codec::Outgoing;
+    use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+    use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+
+    use super::*;
+    use crate::node::words::{FromBroker, FromNode};
+
+    #[tokio::test]
+    async fn a_survey_that_failed_is_asked_for_again() {
+        let (ours, theirs) = SeqPacket::pair().unwrap();
+        let (line, client) = Line::new(ours).unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(line.run(oneshot::channel().0));
+        let node = AsyncSeqPacket::new(theirs).unwrap();
+        let answers = async {
+            for outcome in [Err("the driver is busy".to_owned()), Ok(Answer::Surveyed(Topology::default()))] {
+                let frame = node.recv(&mut RecvBuffer::new()).await.unwrap().unwrap();
+                let FromBroker::Ask { id, command: Command::Survey } =
+                    serde_json::from_slice(&frame.bytes).unwrap()
+                else {
+                    panic!("something else was asked for")
+                };
+                let bytes = serde_json::to_vec(&FromNode::Answer { id, outcome }).unwrap();
+                node.send(&Outgoing { bytes, descriptors: Vec::new() }).await.unwrap();
+            }
+        };
+        let (topology, ()) = tokio::join!(surveyed(&client), answers);
+        assert_eq!(topology, Some(Topology::default()));
+    }
 }

@@ -66,6 +66,16 @@ impl Process {
     }
 }
 
+/// Whether it is certain that a process has ended, or is on its way out, of which no more is known than its number and its
+/// start.
+#[must_use]
+pub fn has_ended_since(pid: u32, started: u64) -> bool {
+    match exiting(pid, started) {
+        Ok(ending) => ending,
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, of user {}", self.key, self.uid)

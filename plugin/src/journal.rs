@@ -15,10 +15,12 @@
 //! | what records add up to | [`alive`] |
 //! | the folder, its key and its boot | [`state_dir`] |
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
+use gpu_handoff_protocol::LeaseId;
 use tracing::{error, info, warn};
 
 use crate::limits;
@@ -30,7 +32,7 @@ pub mod state_dir;
 mod tests;
 
 pub use alive::{Alive, AliveBuffer, AliveLease};
-pub use record::{RECORD_BYTES, Record, SinceBoot, Tag};
+pub use record::{Holder, RECORD_BYTES, Record, SinceBoot, Tag};
 pub use state_dir::{NodeKey, StateDir};
 
 use record::{Header, Seal};
@@ -68,6 +70,21 @@ pub struct Found {
     pub alive: Alive,
     /// How many daemons have served in this boot, this one included.
     pub life: u32,
+    /// Leases that were alive, and whose processes are not.
+    pub left: Vec<LeaseId>,
+}
+
+impl Found {
+    /// Sets the leases apart whose processes have ended meanwhile: nobody will claim them, and nobody has to wait for that.
+    #[must_use]
+    pub fn without_those_that_have_ended(mut self, has_ended: impl Fn(Holder) -> bool) -> Self {
+        let mut known = HashMap::new();
+        let mut is_over =
+            |process: Holder| process.pid != 0 && *known.entry(process).or_insert_with(|| has_ended(process));
+        let over = self.alive.leases.extract_if(|_, alive| is_over(alive.process));
+        self.left.extend(over.map(|(lease, _)| lease));
+        self
+    }
 }
 
 impl Journal {

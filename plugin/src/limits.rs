@@ -114,7 +114,7 @@ pub const TAKE_OVER_PAUSE: Duration = Duration::from_millis(10);
 pub const BROKER_START_TIME: Duration = Duration::from_secs(15);
 /// How long the node waits for the broker to take an answer.
 pub const BROKER_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the node waits for the end of a broker that has closed its line, before it kills it.
+/// How long the node waits for the end of a broker that has closed its line, before it kills it, and again after that.
 pub const BROKER_END_TIME: Duration = Duration::from_secs(1);
 /// Starts of a broker in a row that never served, after which the node gives up.
 pub const BROKER_STARTS: u32 = 5;
@@ -138,5 +138,9 @@ pub const NODE_GPUS: usize = 64;
 pub const GPU_FACTS_BYTES: u64 = 16 << 10;
 /// How long asking the driver what GPUs there are may take.
 pub const SURVEY_TIME: Duration = Duration::from_secs(60);
+/// How long the broker waits before it has them asked again where they did not answer; doubled each time.
+pub const SURVEY_PAUSE: Duration = Duration::from_secs(1);
+/// The longest that it waits.
+pub const SURVEY_LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Most bytes of its answer.
 pub const SURVEY_BYTES: u64 = 4 << 20;

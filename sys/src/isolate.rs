@@ -143,14 +143,22 @@ fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
 
 /// Lets a program end when the thread that starts it does, however that ends.
 pub fn die_with_parent(command: &mut Command) {
-    // SAFETY: between fork and exec one async-signal-safe system call is made, without allocating.
-    unsafe { command.pre_exec(end_with_parent) };
+    let parent = std::process::id();
+    // SAFETY: between fork and exec async-signal-safe system calls are made, without allocating.
+    unsafe { command.pre_exec(move || end_with_parent(parent)) };
 }
 
-pub(crate) fn end_with_parent() -> io::Result<()> {
+/// Asks the kernel to end this process with its parent, which has this number, unless it has a PID namespace of its own.
+pub(crate) fn end_with_parent(parent: u32) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
-    let answer = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A parent that ended before that sends nothing any more. One outside of our namespace has no number here.
+    match rustix::process::getppid().map(|found| found.as_raw_nonzero().get().unsigned_abs()) {
+        Some(found) if found != parent => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        _ => Ok(()),
+    }
 }
 
 /// The isolated process that a keeper made by [`Isolation::apply`] looks after, by its number outside.
@@ -168,7 +176,8 @@ fn become_first_process() -> io::Result<()> {
     // SAFETY: we are between fork and exec, single-threaded; the child goes on exactly as we would.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => end_with_parent(),
+        // The first process of its namespace: its parent has no number there.
+        0 => end_with_parent(0),
         child => keep(child),
     }
 }
@@ -290,6 +299,18 @@ mod tests {
     fn an_id_map_is_written_without_allocating() {
         assert_eq!(id_map(0).bytes(), b"0 0 1");
         assert_eq!(id_map(u32::MAX).bytes(), b"0 4294967295 1");
+    }
+
+    #[test]
+    fn a_process_whose_parent_has_ended_already_does_not_start() {
+        let start = |parent: u32| {
+            let mut command = Command::new("true");
+            // SAFETY: as in `die_with_parent`.
+            unsafe { command.pre_exec(move || end_with_parent(parent)) };
+            command.status()
+        };
+        assert!(start(std::process::id()).unwrap().success());
+        assert_eq!(start(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

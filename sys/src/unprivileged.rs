@@ -22,12 +22,13 @@ pub struct User {
 /// Changing the user takes root, and so does being set apart by [`crate::isolate`]: apply that first where it is done
 /// with root's right.
 pub fn confine(command: &mut Command, user: Option<User>) {
+    let parent = std::process::id();
     // SAFETY: between fork and exec only async-signal-safe system calls are made, without allocating.
-    unsafe { command.pre_exec(move || give_up(user)) };
+    unsafe { command.pre_exec(move || give_up(user, parent)) };
 }
 
 /// The steps between fork and exec.
-fn give_up(user: Option<User>) -> io::Result<()> {
+fn give_up(user: Option<User>, parent: u32) -> io::Result<()> {
     if let Some(User { uid, gid }) = user {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::thread::set_thread_groups(&[])?;
@@ -43,7 +44,7 @@ fn give_up(user: Option<User>) -> io::Result<()> {
     // Root's own number, and files with a set-user-id bit, give no capability back.
     rustix::thread::set_no_new_privs(true)?;
     // Last: a change of user undoes it.
-    crate::isolate::end_with_parent()
+    crate::isolate::end_with_parent(parent)
 }
 
 /// Whether this process may start others as `uid`: it is root, and the number means something in its user namespace.

@@ -157,4 +157,16 @@ mod tests {
             assert!(matches!(reopen(ProcessKey { pid, ..key }), Err(ReopenError::Gone { .. })));
         }
     }
+
+    #[test]
+    fn a_process_is_known_to_have_ended_by_number_and_start() {
+        use crate::identity::has_ended_since;
+        let own = ProcFacts::read(std::process::id()).unwrap();
+        assert!(!has_ended_since(std::process::id(), own.started));
+        assert!(has_ended_since(std::process::id(), own.started + 1), "another one has its number");
+        let mut child = Command::new("true").spawn().unwrap();
+        let (pid, started) = (child.id(), ProcFacts::read(child.id()).unwrap().started);
+        child.wait().unwrap();
+        assert!(has_ended_since(pid, started));
+    }
 }

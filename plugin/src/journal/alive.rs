@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use gpu_handoff_protocol::message::EndReason;
 use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
 
-use super::record::{Record, SinceBoot, Tag};
+use super::record::{Holder, Record, SinceBoot, Tag};
 use crate::limits;
 
 /// What was alive, and what is known of what was.
@@ -46,6 +46,8 @@ pub struct AliveLease {
     pub buffer: BufferId,
     /// The member that holds it.
     pub holder: Tag,
+    /// The process that does.
+    pub process: Holder,
     /// Its seat, where the buffer has an order.
     pub seat: Option<Seat>,
 }
@@ -59,8 +61,8 @@ impl Alive {
                 self.buffers.insert(id, buffer);
                 self.given(group, generation);
             }
-            Record::LeaseLive { lease, buffer, holder, seat } => {
-                self.leases.insert(lease, AliveLease { buffer, holder, seat });
+            Record::LeaseLive { lease, buffer, holder, process, seat } => {
+                self.leases.insert(lease, AliveLease { buffer, holder, process, seat });
             }
             Record::Retiring { id, reason, until } => {
                 if let Some(buffer) = self.buffers.get_mut(&id) {
@@ -105,8 +107,8 @@ impl AliveLease {
     /// The record that says just this.
     #[must_use]
     pub const fn record(self, lease: LeaseId) -> Record {
-        let Self { buffer, holder, seat } = self;
-        Record::LeaseLive { lease, buffer, holder, seat }
+        let Self { buffer, holder, process, seat } = self;
+        Record::LeaseLive { lease, buffer, holder, process, seat }
     }
 }
 

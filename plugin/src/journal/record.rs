@@ -4,6 +4,7 @@
 //! 0     1       2      4           8     24       32      40     48       56    64
 //! kind  reason  zeros  life, seat  id    number   group   name   member   hash
 //! ```
+//! A lease has its process's start in the place of a group, and its number in the place of a name.
 //! What a kind does not use is zero.
 
 use gpu_handoff_protocol::message::EndReason;
@@ -42,6 +43,15 @@ impl Tag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SinceBoot(pub u64);
 
+/// A process, as far as it takes to see that it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// Its number on the node; 0: not known.
+    pub pid: u32,
+    /// When it started, in clock ticks after boot.
+    pub started: u64,
+}
+
 /// What happened to something that is alive, or was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
@@ -66,6 +76,8 @@ pub enum Record {
         buffer: BufferId,
         /// The member that holds it.
         holder: Tag,
+        /// The process that does.
+        process: Holder,
         /// Its seat, where the buffer has an order.
         seat: Option<Seat>,
     },
@@ -207,12 +219,14 @@ fn write(record: Record) -> Raw {
                 put_u64(&mut raw, at, value);
             }
         }
-        Record::LeaseLive { lease, buffer, holder, seat } => {
+        Record::LeaseLive { lease, buffer, holder, process, seat } => {
             raw[0] = LEASE_LIVE;
             raw[4..8].copy_from_slice(&seat.map_or(0, |s| s.0.saturating_add(1)).to_le_bytes());
             put_id(&mut raw, buffer);
-            put_u64(&mut raw, 24, lease.0);
-            put_u64(&mut raw, 48, holder.0);
+            let (started, pid) = (process.started, u64::from(process.pid));
+            for (at, value) in [(24, lease.0), (32, started), (40, pid), (48, holder.0)] {
+                put_u64(&mut raw, at, value);
+            }
         }
         Record::Retiring { id, reason, until } => {
             raw = blank(RETIRING, reason_number(reason));
@@ -247,7 +261,11 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
     let (lease, reason) = (LeaseId(number), reason_of(raw[1]));
     Some(match raw[0] {
         BUFFER_LIVE => Record::BufferLive { id, generation: number, group, name, member },
-        LEASE_LIVE => Record::LeaseLive { lease, buffer: id, holder: member, seat },
+        LEASE_LIVE => {
+            // Where other records have tags.
+            let process = Holder { pid: u32::try_from(name.0).ok()?, started: group.0 };
+            Record::LeaseLive { lease, buffer: id, holder: member, process, seat }
+        }
         RETIRING => Record::Retiring { id, reason, until: (number > 0).then_some(SinceBoot(number)) },
         BUFFER_ENDED => Record::BufferEnded { id, reason, group },
         LEASE_ENDED => Record::LeaseEnded { lease },

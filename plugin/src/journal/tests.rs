@@ -44,7 +44,8 @@ fn record() -> impl Strategy<Value = Record> {
     prop_oneof![
         4 => n.clone().prop_map(live),
         4 => (lease.clone(), n.clone(), proptest::option::of(0_u32..9)).prop_map(|(lease, n, seat)| {
-            Record::LeaseLive { lease: LeaseId(lease), buffer: id(n), holder: Tag(31), seat: seat.map(Seat) }
+            let process = Holder { pid: u32::from(n), started: lease << 40 };
+            Record::LeaseLive { lease: LeaseId(lease), buffer: id(n), holder: Tag(31), process, seat: seat.map(Seat) }
         }),
         2 => (n.clone(), reason.clone(), proptest::option::of(1_u64..u64::MAX)).prop_map(|(n, reason, until)| {
             Record::Retiring { id: id(n), reason, until: until.map(SinceBoot) }

@@ -273,10 +273,10 @@ impl Registry {
         };
         buffer.leases += 1;
         s.leases.insert(lease);
-        let info = Arc::clone(&buffer.info);
+        let (info, process) = (Arc::clone(&buffer.info), s.facts.process);
         self.give(id, session);
         self.leases.insert(lease, id);
-        self.record_leased(lease, id, member);
+        self.record_leased(lease, id, member, process);
         if let Some(usage) = self.usage_mut(member) {
             usage.leases += 1;
         }

@@ -133,7 +133,8 @@ impl Expected {
         let until = now + limits::SIDECAR_PATIENCE + limits::REATTACH_TIME;
         let latest = Some(now + limits::OFFERING_TIME);
         let mut this = Self { generations: found.alive.generations, latest, ..Self::default() };
-        let mut over = Vec::new();
+        let mut over: Vec<Record> =
+            found.left.into_iter().map(|lease| Record::LeaseEnded { lease }).collect();
         for (id, group, reason) in found.alive.ended {
             this.ended.entry(group).or_default().push((id, reason));
         }

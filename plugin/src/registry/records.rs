@@ -1,9 +1,10 @@
 //! What the journal is to know: each change as it happens, and all that is alive when it is written anew.
 
+use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, GroupKey, LeaseId};
 
 use super::{Buffer, MemberId, Registry};
-use crate::journal::{AliveBuffer, Record, SinceBoot, Tag};
+use crate::journal::{AliveBuffer, Holder, Record, SinceBoot, Tag};
 
 impl Registry {
     /// What has changed since this was asked last, to be written down before any effect is carried out.
@@ -45,10 +46,11 @@ impl Registry {
     /// The leases that somebody holds.
     fn held(&self) -> impl Iterator<Item = Record> + '_ {
         self.sessions.values().flat_map(move |s| {
-            let holder = self.member_tag(s.facts.member);
+            let (holder, process) = (self.member_tag(s.facts.member), journaled(s.facts.process));
             s.leases.iter().filter_map(move |lease| {
                 let (lease, buffer) = (*lease, *self.leases.get(lease)?);
-                Some(Record::LeaseLive { lease, buffer, holder, seat: self.seat_of(buffer, lease) })
+                let seat = self.seat_of(buffer, lease);
+                Some(Record::LeaseLive { lease, buffer, holder, process, seat })
             })
         })
     }
@@ -85,10 +87,16 @@ impl Registry {
         self.records.push(record);
     }
 
-    pub(super) fn record_leased(&mut self, lease: LeaseId, buffer: BufferId, member: MemberId) {
-        let holder = self.member_tag(member);
+    pub(super) fn record_leased(
+        &mut self,
+        lease: LeaseId,
+        buffer: BufferId,
+        member: MemberId,
+        process: ProcessKey,
+    ) {
+        let (holder, process) = (self.member_tag(member), journaled(process));
         let seat = self.seat_of(buffer, lease);
-        self.records.push(Record::LeaseLive { lease, buffer, holder, seat });
+        self.records.push(Record::LeaseLive { lease, buffer, holder, process, seat });
     }
 
     pub(super) fn record_retiring(&mut self, id: BufferId) {
@@ -96,6 +104,11 @@ impl Registry {
         let until: Option<SinceBoot> = ending.until().map(|at| self.clock.since_boot(at));
         self.records.push(Record::Retiring { id, reason: ending.reason(), until });
     }
+}
+
+/// A process, for the journal.
+const fn journaled(process: ProcessKey) -> Holder {
+    Holder { pid: process.pid, started: process.started }
 }
 
 /// What a buffer is found by, for the journal: its name, or that of its set.

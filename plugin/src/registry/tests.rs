@@ -21,7 +21,7 @@ use super::{
     Ask, BootClock, Capacity, Counters, Effect, Input, Keepable, MemberFacts, MemberId, Past, Purpose,
     Registry, SessionFacts, SessionId, Vetted, WantedSet,
 };
-use crate::journal::{Alive, Found};
+use crate::journal::{Alive, Found, Holder};
 
 mod histories;
 mod memory;
@@ -132,8 +132,16 @@ impl World {
 
     /// The same, and the policy is another one.
     fn restart_with(&mut self, policy: Policy) {
+        self.restart_without(policy, &[]);
+    }
+
+    /// The same, and these processes have ended meanwhile.
+    fn restart_without(&mut self, policy: Policy, ended: &[ProcessKey]) {
         self.life += 1;
-        let found = Found { alive: self.alive.clone(), life: self.life };
+        let found = Found { alive: self.alive.clone(), life: self.life, left: Vec::new() };
+        let has_ended =
+            |holder: Holder| ended.iter().any(|p| (p.pid, p.started) == (holder.pid, holder.started));
+        let found = found.without_those_that_have_ended(has_ended);
         let clock = BootClock { instant: self.now, since_boot: self.now - self.boot };
         let capacity = self.registry.capacity;
         self.registry = Registry::new(policy, capacity, BOOT, RandomState::new(), Past { found, clock });

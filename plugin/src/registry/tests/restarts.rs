@@ -437,3 +437,21 @@ fn a_pod_that_was_moved_to_another_group_or_lost_its_gpu_has_nothing_of_before()
     let p = w.open_as(0, 1, producer);
     assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::DeviceMismatch);
 }
+
+#[test]
+fn a_lease_whose_process_died_while_the_daemon_was_away_keeps_no_buffer() {
+    for (both, left) in [(false, 1), (true, 0)] {
+        let mut w = World::new(Policy::default());
+        let (producer, gone, other) = (w.open(0, 1), w.open(1, 2), w.open(1, 3));
+        let id = w.publish(producer, "weights", descriptor()).unwrap().id;
+        for consumer in [gone, other] {
+            w.acquire(consumer, named("weights", 0)).unwrap();
+        }
+        w.ask(producer, Ask::Retire { id, until: Some(w.now + Duration::from_secs(600)) });
+        let of = |w: &World, s: SessionId| w.registry.sessions[&s].facts.process;
+        let ended = if both { vec![of(&w, gone), of(&w, other)] } else { vec![of(&w, gone)] };
+        w.restart_without(Policy::default(), &ended);
+        // Nobody had to wait for it.
+        assert_eq!((w.alive.leases.len(), w.alive.buffers.len()), (left, left), "{both}");
+    }
+}
