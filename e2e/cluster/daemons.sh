@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts and stops the daemons of a node; runs inside it: daemons.sh boot | start NAME | stop NAME [SIGNAL]
+# Starts and stops the daemons of a node; runs inside it: daemons.sh boot | start NAME [ARGUMENT...] | stop NAME [SIGNAL]
 # From outside: in.sh NAME daemons.sh stop kubelet
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -52,10 +52,11 @@ command_of() {
     esac
 }
 
+# start NAME [ARGUMENT...]: further arguments win over the usual ones.
 start() {
     local command=() more=()
     command_of "$1"
-    setsid "${command[@]}" "${more[@]}" >> "$folder/log/$1.log" 2>&1 < /dev/null &
+    setsid "${command[@]}" "${more[@]}" "${@:2}" >> "$folder/log/$1.log" 2>&1 < /dev/null &
     echo $! > "/run/daemons/$1"
 }
 
@@ -87,8 +88,10 @@ start_gpus() {
     real) ;;
     *) fail "GPU_HANDOFF_E2E_GPUS is none, simulated or real, not $gpus" ;;
     esac
-    start gpus
-    start dra
+    local each
+    for each in gpus dra; do
+        [[ " ${GPU_HANDOFF_E2E_LATE:-} " == *" $each "* ]] || start "$each"
+    done
 }
 
 boot() {
@@ -110,7 +113,7 @@ boot() {
 
 case ${1:-} in
 boot) boot ;;
-start) start "$2" ;;
+start) start "${@:2}" ;;
 stop) stop "$2" "${3:-}" ;;
-*) fail "daemons.sh boot | start NAME | stop NAME [SIGNAL]" ;;
+*) fail "daemons.sh boot | start NAME [ARGUMENT...] | stop NAME [SIGNAL]" ;;
 esac

@@ -4,7 +4,7 @@
 #
 #   e2e.local/plugin:1    the node daemon
 #   e2e.local/sidecar:1   the sidecar and the command, and nothing else: no shell
-#   e2e.local/apps:1      what tests start as applications, with busybox
+#   e2e.local/apps:1      what tests start as applications, with busybox and the plugin, whose survey says what a driver sees
 #
 # Beside them it lays simcuda/, the simulated driver with a program that calls it, for GPUs=simulated.
 set -euo pipefail
@@ -39,5 +39,5 @@ shell=(--file "$bin/busybox:/bin/busybox" --link /bin/busybox:/bin/sh)
 for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm sleep stat tail test timeout touch wc; do
     shell+=(--link "/bin/busybox:/bin/$applet")
 done
-image apps agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${shell[@]}"
+image apps gpu-handoff-plugin agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${shell[@]}"
 echo "$out"

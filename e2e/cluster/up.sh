@@ -7,6 +7,7 @@
 # | IMAGES | a folder with images (*.tar) to import, as images.sh makes it | none |
 # | GPUS | `none`, `simulated` (needs IMAGES) or `real`: what nvidia.com/gpu and ResourceClaims hand out | none |
 # | SIMCUDA | the simulated machine: simcuda's variables | four GPUs, of which 0 and 1, 2 and 3 reach each other |
+# | LATE | `gpus`, `dra` or both: not started with the node, but by hand (daemons.sh start) | none |
 # | REPLICAS | devices for each GPU (time-slicing) | 1 |
 # | DRIVER | where the real driver's libraries are | /usr/local/nvidia/lib64 |
 # | APISERVER_ARGS, KUBELET_ARGS | further arguments | none |
@@ -100,6 +101,8 @@ boot_id=$(cat /proc/sys/kernel/random/uuid)
 # A node that starts again keeps what it was told before, unless it is told something now.
 options=("${!GPU_HANDOFF_E2E_@}")
 if ((${#options[@]} > 0)); then declare -p "${options[@]}" > "$folder/options"; else touch "$folder/options"; fi
+[[ -z ${GPU_HANDOFF_E2E_IMAGES:-} ]] || [[ -d $GPU_HANDOFF_E2E_IMAGES ]] ||
+    fail "there is no folder $GPU_HANDOFF_E2E_IMAGES: $here/images.sh makes the images"
 [[ -z ${GPU_HANDOFF_E2E_IMAGES:-} ]] || ln -sfn "$(realpath "$GPU_HANDOFF_E2E_IMAGES")" "$folder/images"
 echo "$bin" > "$folder/bin"
 [[ -f $folder/pki/tokens.csv ]] || write_keys
