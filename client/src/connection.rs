@@ -28,7 +28,7 @@ use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::{BufferId, BufferInfo, Instance, LeaseId};
 use rustix::event::EventfdFlags;
 
-use crate::again::Kept;
+use crate::again::{Again, Kept};
 use crate::deadline::after;
 use crate::error::Fault;
 use crate::limits;
@@ -55,8 +55,9 @@ pub(crate) trait Sink: Send + Sync {
     fn rejoined(&self);
     /// The connection has ended.
     fn lost(&self);
-    /// Unmaps what ended. Called without the lock, on the listener thread.
-    fn sweep(&self);
+    /// Has what ended unmapped, and the memory of these publications let go of, on another thread: the driver may take long.
+    /// Called without the lock, on the listener thread.
+    fn sweep(&self, over: Vec<Arc<Again>>);
 }
 
 pub(crate) struct Connection {

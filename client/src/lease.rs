@@ -1,14 +1,16 @@
 //! A lease of a buffer and the memory that comes with it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_cuda::{ContextRef, Driver};
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason};
-use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId, limits as wire};
 
 use crate::cache::Phase;
 use crate::client::Shared;
+use crate::connection::Connection;
 use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::import::Mapping;
@@ -181,18 +183,48 @@ impl Held {
     }
 
     fn release(&mut self) -> Result<(), Fault> {
-        let connection = &Arc::clone(&self.shared).connection;
-        connection.check_process()?;
+        self.shared.connection.check_process()?;
         self.let_go();
-        let started = connection.start(ClientBody::Release(vec![self.lease]));
-        let pending = started.inspect_err(|_| connection.release_later(self.lease))?;
-        match pending.answer(after(limits::ANSWER))? {
-            BrokerBody::Released(outcomes) if outcomes.len() == 1 => {
-                Ok(outcomes.into_iter().collect::<Result<(), _>>()?)
-            }
-            _ => Err(Fault::unexpected("the outcome of a release")),
-        }
+        release_all(&self.shared.connection, vec![self.lease])
     }
+}
+
+/// Gives many leases back in as few packets as possible and waits until the node has taken note of all. Gives the first
+/// failure; what found no room in the connection is sent later.
+fn release_all(connection: &Connection, leases: Vec<LeaseId>) -> Result<(), Fault> {
+    let (mut parts, mut ahead, mut first) = (leases.chunks(wire::MESSAGE_ITEMS), VecDeque::new(), Ok(()));
+    loop {
+        while ahead.len() < limits::PACKETS_AHEAD
+            && let Some(part) = parts.next()
+        {
+            match connection.start(ClientBody::Release(part.to_vec())) {
+                Ok(pending) => ahead.push_back((part.len(), pending)),
+                Err(fault) => {
+                    part.iter().for_each(|lease| connection.release_later(*lease));
+                    first = first.and(Err(fault));
+                }
+            }
+        }
+        let Some((count, pending)) = ahead.pop_front() else { return first };
+        first = first.and(match pending.answer(after(limits::ANSWER)) {
+            Ok(BrokerBody::Released(outcomes)) if outcomes.len() == count => {
+                outcomes.into_iter().collect::<Result<(), _>>().map_err(Fault::from)
+            }
+            Ok(_) => Err(Fault::unexpected("the outcomes of a release")),
+            Err(fault) => Err(fault),
+        });
+    }
+}
+
+/// Gives leases back together, as [`Lease::release`] does each.
+pub(crate) fn release_together(leases: Vec<Lease>) -> Result<(), Fault> {
+    let Some(shared) = leases.first().map(|lease| Arc::clone(&lease.held.shared)) else { return Ok(()) };
+    shared.connection.check_process()?;
+    let given_back = leases.into_iter().map(|mut lease| {
+        lease.held.let_go();
+        lease.held.lease
+    });
+    release_all(&shared.connection, given_back.collect())
 }
 
 impl Drop for Held {

@@ -27,6 +27,8 @@ pub const SEND_PAUSE: Duration = Duration::from_millis(20);
 /// Packets of one call that are asked for before the first of them is answered. With 64 buffers in each, that is half of
 /// the descriptors that a node lets be under way to a pod.
 pub const PACKETS_AHEAD: usize = 8;
+/// Buffers of a set that are being retired at a time.
+pub const RETIRES_AHEAD: usize = 64;
 /// How often publishing a set is begun, when each time another broker breaks it.
 pub const SET_TRIES: u32 = 3;
 /// How long nobody may have called before the background thread listens for notices again.
@@ -54,6 +56,11 @@ pub const POISON_REST: Duration = Duration::from_millis(1_500);
 pub const WORDS_PAUSE: Duration = Duration::from_millis(100);
 /// How long after one look whether streams still wait for a timeline that nobody has a handle of the next one comes.
 pub const WAITS_PAUSE: Duration = Duration::from_millis(10);
+/// What there may be to do to words at a time because of news. With more, the timeline that it is about counts as lost.
+pub const WORD_TASKS: usize = 128 * 1024;
+/// Leases that are given back on streams and that these have not come to, or whose memory is still to be let go of. One
+/// more is refused.
+pub const LEASES_ON_STREAMS: usize = 64 * 1024;
 
 /// What the slots of a ring begin at a multiple of, in bytes.
 pub const SLOT_ALIGNMENT: u64 = 512;

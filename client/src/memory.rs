@@ -6,6 +6,7 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{Event, Grant};
 use gpu_handoff_protocol::{BufferId, BufferInfo, DeviceUuid, LeaseId};
 
+use crate::again::Again;
 use crate::cache::{Cache, Phase};
 use crate::connection::Sink;
 use crate::error::Fault;
@@ -114,12 +115,13 @@ impl Sink for Memory {
         }
     }
 
-    fn sweep(&self) {
-        if let Ok(mut table) = self.lock() {
-            let unmap = table.sweep();
-            drop(table);
-            // Not on this thread where it may wait for streams which wait for news that this thread reads.
-            drop(self.orders.discard(Trash::Mappings(unmap)));
+    fn sweep(&self, over: Vec<Arc<Again>>) {
+        let unmap = self.lock().map(|mut table| table.sweep()).unwrap_or_default();
+        // Not on this thread, as it may wait for streams which wait for news that this thread reads.
+        for trash in [Trash::Published(over), Trash::Mappings(unmap)] {
+            if !trash.is_empty() {
+                self.orders.bin().discard(trash);
+            }
         }
     }
 }

@@ -108,7 +108,12 @@ impl Client {
         let outcome = self.send_publications(vec![ready])?.pop();
         let taken = outcome.ok_or(Fault::unexpected("one outcome"))??;
         let took = PublishTook { exported: told - began, answered: told.elapsed() };
-        self.shared.memory.orders().add_order(taken.receipt.id, &timeline.line, order);
+        let orders = self.shared.memory.orders();
+        orders.add_order(taken.receipt.id, &timeline.line, order);
+        if taken.is_over() {
+            // Told before the order was known here.
+            orders.gone(taken.receipt.id);
+        }
         let mut published = self.published(buffer.name.clone(), taken, took);
         published.order = Some((timeline.clone(), order));
         Ok(published)
@@ -175,8 +180,8 @@ impl Lease {
     /// GPU, then the node. Waits for nothing. The memory stays mapped until then.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with `STREAM_CAPTURING` when the stream is being captured, [`ClientError::Cuda`] when the
-    /// driver refuses. The lease is given back at once then, as if it was dropped.
+    /// [`ClientError::Refused`] with `STREAM_CAPTURING` when the stream is being captured and with `TOO_MANY_REQUESTS` when
+    /// [`limits::LEASES_ON_STREAMS`](crate::limits::LEASES_ON_STREAMS) leases are on streams, [`ClientError::Cuda`] when the driver refuses. The lease is given back at once then, as if it was dropped.
     pub fn release_on(self, stream: StreamRef<'_>) -> Result<(), ClientError> {
         let name = self.info().facts.name.clone();
         let release = || {
@@ -187,11 +192,12 @@ impl Lease {
             let context = self.context(driver)?;
             let _current = context.map(|context| context.enter(driver)).transpose()?;
             check_not_capturing(driver, stream)?;
+            let on_stream = orders.bin().on_stream()?;
             self.for_order(|o| o.timeline.line.signal(stream, o.seat_word()?, o.order.value))?;
             let (held, ordered) = self.into_parts();
             // On a thread of the driver, which must not call it: unmapping is left to another one.
-            let lease = Trash::Lease(Box::new((held, ordered)));
-            let give_back = move || drop(orders.discard(lease));
+            let lease = Trash::Lease(Box::new((held, ordered, on_stream)));
+            let give_back = move || orders.bin().discard(lease);
             Ok(call_on(driver, stream, give_back)?)
         };
         release().map_err(|fault: Fault| fault.while_doing("release", name))

@@ -9,6 +9,7 @@ use gpu_handoff_protocol::{BufferId, BufferName, Code, Order, Refusal, limits as
 use crate::again::Kept;
 use crate::buffer::Buffer;
 use crate::client::{Client, Shared};
+use crate::connection::Pending;
 use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::export::Ready;
@@ -39,6 +40,13 @@ pub struct Published {
 pub(crate) struct Taken {
     pub(crate) receipt: PublishedAs,
     over: Arc<OnceLock<PublishedState>>,
+}
+
+impl Taken {
+    /// Whether it has ended already.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get().is_some()
+    }
 }
 
 /// How a publication stands.
@@ -106,9 +114,18 @@ impl Published {
     }
 
     pub(crate) fn retire_now(&self, deadline: Duration) -> Result<u32, Fault> {
+        self.retired(self.begin_to_retire(deadline)?)
+    }
+
+    /// Asks the node to retire it.
+    pub(crate) fn begin_to_retire(&self, deadline: Duration) -> Result<Pending<'_>, Fault> {
         check_deadline(deadline)?;
-        let body = ClientBody::Retire { id: self.taken.receipt.id, deadline };
-        match self.shared.connection.call(body, after(limits::ANSWER))? {
+        self.shared.connection.start(ClientBody::Retire { id: self.taken.receipt.id, deadline })
+    }
+
+    /// Waits until it is retired. Gives the number of leases that were left.
+    pub(crate) fn retired(&self, pending: Pending<'_>) -> Result<u32, Fault> {
+        match pending.answer(after(limits::ANSWER))? {
             BrokerBody::Retired(outcome) => {
                 let leases = outcome?;
                 // Given up here and not with the news of its end: whoever frees the memory next frees it, and not a thread

@@ -1,5 +1,6 @@
 //! Sets: many buffers as one version of a name, all or nothing.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::buffer::{Buffer, check_limit};
 use crate::client::Client;
 use crate::error::{ClientError, Fault};
 use crate::export::Ready;
-use crate::lease::Lease;
+use crate::lease::{Lease, release_together};
 use crate::limits;
 use crate::publish::{PublishTook, Published, Taken, packets};
 
@@ -45,13 +46,28 @@ impl PublishedSet {
         &self.buffers
     }
 
-    /// Retires all of its buffers, as [`Published::retire`] does. Gives the number of leases that were left.
+    /// Retires all of its buffers, as [`Published::retire`] does, [`limits::RETIRES_AHEAD`](limits::RETIRES_AHEAD) at a time. Gives the number of leases that were left.
     ///
     /// # Errors
     /// As [`Published::retire`]: of the first buffer that could not be retired; the others were.
     pub fn retire(self, deadline: Duration) -> Result<u32, ClientError> {
-        let outcomes: Vec<_> = self.buffers.into_iter().map(|buffer| buffer.retire(deadline)).collect();
-        outcomes.into_iter().try_fold(0_u32, |left, outcome| Ok(left.saturating_add(outcome?)))
+        let mut retiring = VecDeque::new();
+        let mut buffers = self.buffers.iter();
+        let mut outcome = Ok(0_u32);
+        loop {
+            while retiring.len() < limits::RETIRES_AHEAD
+                && let Some(buffer) = buffers.next()
+            {
+                retiring.push_back((buffer, buffer.begin_to_retire(deadline)));
+            }
+            let Some((buffer, begun)) = retiring.pop_front() else { return outcome };
+            let left = begun.and_then(|pending| buffer.retired(pending));
+            let left = left.map_err(|fault| fault.while_doing("retire", buffer.name()));
+            outcome = match (outcome, left) {
+                (Ok(sum), Ok(left)) => Ok(sum.saturating_add(left)),
+                (Ok(_), Err(error)) | (Err(error), _) => Err(error),
+            };
+        }
     }
 }
 
@@ -143,13 +159,12 @@ impl LeaseSet {
         self.leases
     }
 
-    /// Gives all leases back and waits until the node has taken note of it.
+    /// Gives all leases back, in as few packets as possible, and waits until the node has taken note of it.
     ///
     /// # Errors
     /// As [`Lease::release`]: of the first that could not be released; the others were.
     pub fn release(self) -> Result<(), ClientError> {
-        let outcomes: Vec<_> = self.leases.into_iter().map(Lease::release).collect();
-        outcomes.into_iter().collect()
+        release_together(self.leases).map_err(|fault| fault.while_doing("release set", self.info.name))
     }
 }
 

@@ -7,8 +7,8 @@ mod rejoin;
 mod room;
 mod sets;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use gpu_handoff_protocol::message::Grant;
 use gpu_handoff_protocol::{
@@ -48,10 +48,12 @@ pub(crate) fn info(random: u128, name: &str) -> BufferInfo {
 pub(crate) struct Pretended {
     pub(crate) base: u64,
     live: Arc<AtomicUsize>,
+    blocked: Arc<Mutex<()>>,
 }
 
 impl Drop for Pretended {
     fn drop(&mut self) {
+        let _open = self.blocked.lock();
         self.live.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -64,6 +66,8 @@ pub(crate) const DEVICE: DeviceUuid = DeviceUuid::from_bytes([9; 16]);
 pub(crate) struct Pretender {
     pub(crate) live: Arc<AtomicUsize>,
     pub(crate) made: Arc<AtomicUsize>,
+    /// While it is locked nothing is unmapped.
+    pub(crate) blocked: Arc<Mutex<()>>,
 }
 
 impl Importer for Pretender {
@@ -81,6 +85,7 @@ impl Importer for Pretender {
         }
         self.live.fetch_add(1, Ordering::SeqCst);
         let made = self.made.fetch_add(1, Ordering::SeqCst) as u64;
-        Ok(Mapping::Pretended(Pretended { base: 0x7000_0000 + (made << 24), live: Arc::clone(&self.live) }))
+        let (live, blocked) = (Arc::clone(&self.live), Arc::clone(&self.blocked));
+        Ok(Mapping::Pretended(Pretended { base: 0x7000_0000 + (made << 24), live, blocked }))
     }
 }

@@ -109,14 +109,10 @@ impl Connection {
         }
     }
 
-    /// Unmaps and drops what is over. Takes the driver a while.
+    /// Has what is over unmapped and dropped.
     fn sweep(&self) {
-        if let Ok(mut state) = self.state.lock() {
-            let done = state.claims.take_done();
-            drop(state);
-            drop(done);
-        }
-        self.sink.sweep();
+        let done = self.state.lock().map(|mut state| state.claims.take_done()).unwrap_or_default();
+        self.sink.sweep(done);
     }
 
     /// Has the listener look at what is to be done, whatever it does now.

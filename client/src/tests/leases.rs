@@ -106,6 +106,24 @@ fn an_idle_client_unmaps_what_ends() {
 }
 
 #[test]
+fn news_are_read_while_the_driver_takes_long_to_unmap() {
+    let (client, mut fake, pretender) = connected();
+    drop(acquire(&client, &mut fake, 1, 1));
+    fake.hear_release();
+    let lease = acquire(&client, &mut fake, 2, 2);
+    let blocked = pretender.blocked.lock().unwrap();
+    fake.notice(Event::Gone { id: id(1), reason: EndReason::OwnerDied });
+    fake.notice(Event::Retiring { id: id(2), deadline: Duration::from_secs(5) });
+    until("the news", || lease.is_retiring());
+    // The one after that too, when what was first begun to be unmapped is in the driver.
+    fake.notice(Event::Orphaned { id: id(2), reason: EndReason::OwnerDied, leases: 1 });
+    until("the news", || lease.state() == LeaseState::Ended(EndReason::OwnerDied));
+    assert_eq!(pretender.live.load(Ordering::SeqCst), 2);
+    drop(blocked);
+    until("the unmapping", || pretender.live.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
 fn a_busy_client_unmaps_what_ends_too() {
     let (client, mut fake, pretender) = connected();
     drop(acquire(&client, &mut fake, 1, 1));

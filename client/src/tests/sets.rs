@@ -8,7 +8,7 @@ use gpu_handoff_protocol::{Code, Refusal, SetInfo, SetPart};
 use super::conversation::exported;
 use super::fake::{Fake, connected, grant};
 use super::{id, info};
-use crate::{AcquireSet, Buffer, Client, ClientError, LeaseSet, PublishedSet};
+use crate::{AcquireSet, Buffer, Client, ClientError, LeaseSet, PublishedSet, limits};
 
 fn buffers(count: usize) -> Vec<Buffer<'static>> {
     (0..count).map(|n| Buffer::named(&format!("layer-{n}")).unwrap().exported(exported())).collect()
@@ -149,4 +149,64 @@ fn a_set_that_is_not_whole_ends_the_connection() {
     let error = acquire_set(&client, &mut fake, || BrokerBody::Acquired(Vec::new())).unwrap_err();
     assert!(matches!(error, ClientError::Protocol { .. }), "{error:?}");
     assert!(client.is_closed());
+}
+
+#[test]
+fn leases_of_a_set_are_given_back_together() {
+    let (client, mut fake, pretender) = connected();
+    let names: Vec<String> = (0..100).map(|n| format!("layer-{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let set = acquire_set(&client, &mut fake, || all(&names)).unwrap();
+    std::thread::scope(|scope| {
+        let release = scope.spawn(|| set.release());
+        let mut heard = |count| {
+            let (request, body) = fake.expect();
+            let ClientBody::Release(leases) = body else { panic!("{body:?}") };
+            assert_eq!(leases.len(), count);
+            request
+        };
+        // Both before either is answered.
+        let requests = [heard(64), heard(36)];
+        let mut outcomes = vec![Ok(()); 64];
+        outcomes[7] = Err(Refusal::new(Code::NotLeased));
+        fake.say(requests[0], BrokerBody::Released(outcomes));
+        fake.say(requests[1], BrokerBody::Released(vec![Ok(()); 36]));
+        let error = release.join().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "release set model: refused with NOT_LEASED");
+    });
+    assert!(fake.is_quiet(), "none is released twice");
+    drop(client);
+    assert_eq!(pretender.live.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn buffers_of_a_set_are_retired_many_at_a_time() {
+    let (client, mut fake, _) = connected();
+    let set = publish(&client, buffers(100), || {
+        hear_part(&mut fake, |_| Ok(()));
+        hear_part(&mut fake, |_| Ok(()));
+    });
+    let set = set.unwrap();
+    std::thread::scope(|scope| {
+        let retire = scope.spawn(|| set.retire(std::time::Duration::ZERO));
+        let mut heard = || {
+            let (request, body) = fake.expect();
+            assert!(matches!(body, ClientBody::Retire { .. }), "{body:?}");
+            request
+        };
+        let mut open: std::collections::VecDeque<_> = (0..limits::RETIRES_AHEAD).map(|_| heard()).collect();
+        let mut answered = 0;
+        while let Some(request) = open.pop_front() {
+            let outcome = if answered == 70 { Err(Refusal::new(Code::Retired)) } else { Ok(2) };
+            fake.say(request, BrokerBody::Retired(outcome));
+            answered += 1;
+            if answered + open.len() < 100 {
+                let (request, body) = fake.expect();
+                assert!(matches!(body, ClientBody::Retire { .. }), "{body:?}");
+                open.push_back(request);
+            }
+        }
+        assert_eq!(retire.join().unwrap().unwrap_err().code(), Some(Code::Retired));
+        assert_eq!(answered, 100);
+    });
 }

@@ -2,8 +2,9 @@
 //!
 //! News come while the connection is locked, where no driver may be called. So they are noted here, and a thread of its
 //! own does what they ask for, at once and whatever the application's streams do. A second thread lets go of memory,
-//! because unmapping may wait for just those streams that the first is to set free. Both start with the first timeline.
+//! because unmapping may wait for just those streams that the first is to set free ([`bin`]).
 
+mod bin;
 mod lost;
 mod outlive;
 mod seats;
@@ -19,23 +20,11 @@ use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 use super::hold::Hold;
 use super::line::{End, Line};
 use crate::error::Fault;
-use crate::import::Mapping;
-use crate::lease::Held;
 use crate::limits;
-use crate::order::Ordered;
+pub(crate) use bin::{Bin, Trash};
 use outlive::Outliving;
 pub(crate) use seats::words_of;
 use seats::{Own, free, got_up};
-
-/// What is dropped where it may take long.
-#[derive(Debug)]
-pub(crate) enum Trash {
-    Line(#[expect(dead_code, reason = "held for its drop")] Arc<Line>),
-    Hold(#[expect(dead_code, reason = "held for its drop")] Arc<Hold>),
-    Outliving(#[expect(dead_code, reason = "held for its drop")] Outliving),
-    Lease(#[expect(dead_code, reason = "held for its drop")] Box<(Held, Option<Ordered>)>),
-    Mappings(#[expect(dead_code, reason = "held for its drop")] Vec<Arc<Mapping>>),
-}
 
 /// Something to be done to words.
 #[derive(Debug)]
@@ -70,8 +59,7 @@ pub(crate) struct Orders {
     state: Mutex<State>,
     /// Calls the thread that does tasks.
     bell: Condvar,
-    /// Calls the one that lets go.
-    bin: Condvar,
+    bin: Arc<Bin>,
 }
 
 #[derive(Debug, Default)]
@@ -82,23 +70,80 @@ struct State {
     outliving: Vec<Outliving>,
     own: HashMap<BufferId, Own>,
     tasks: VecDeque<Task>,
+    /// Timelines with more to be done to their words than there may be: nobody relies on them any more.
+    overrun: Vec<Weak<Line>>,
+    /// Of a timeline, one of each kind: of looks, one for each round; of what rests, one for each buffer that has words.
     later: Vec<(Instant, Task)>,
-    trash: VecDeque<Trash>,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     stop: bool,
+}
+
+impl Task {
+    fn line(&self) -> &Weak<Line> {
+        match self {
+            Self::EndLine(line, _)
+            | Self::EndWord(line, ..)
+            | Self::Look(line, ..)
+            | Self::Open(line, ..)
+            | Self::Free(line, _)
+            | Self::Settle(line) => line,
+        }
+    }
 }
 
 impl State {
     fn due(&mut self, now: Instant) -> Option<Task> {
+        if let Some(line) = self.overrun.pop() {
+            return Some(Task::EndLine(line, End::Lost));
+        }
         let at = self.later.iter().position(|(at, _)| *at <= now);
         self.tasks.pop_front().or_else(|| at.map(|at| self.later.swap_remove(at).1))
     }
 
+    /// Has something done. Where too much is to be done already, its timeline ends instead: no stream waits then for what
+    /// would have been done.
+    fn push(&mut self, task: Task) {
+        if self.tasks.len() < limits::WORD_TASKS {
+            self.tasks.push_back(task);
+        } else if !self.overrun.iter().any(|line| line.ptr_eq(task.line())) {
+            self.overrun.push(Weak::clone(task.line()));
+        }
+    }
+
+    /// Has something done later. Looks at the same words are one.
+    fn push_later(&mut self, at: Instant, task: Task) {
+        if let Task::Look(line, words, round) = &task {
+            for (_, other) in &mut self.later {
+                if let Task::Look(of, known, of_round) = other
+                    && of.ptr_eq(line)
+                    && of_round == round
+                {
+                    known.extend(words);
+                    known.sort_unstable();
+                    known.dedup();
+                    return;
+                }
+            }
+        }
+        self.later.push((at, task));
+    }
+
+    /// Nobody leases it any more, and nobody will.
+    fn gone(&mut self, id: BufferId) {
+        let gone = self.own.remove(&id);
+        if let Some((at, (line, order))) = gone.and_then(|own| Some((own.rests_until(), own.order?))) {
+            self.push_later(at, Task::Free(line, order));
+        }
+        self.end_line(id, End::Died);
+        self.lines.remove(&id);
+    }
+
     fn end_line(&mut self, id: BufferId, end: End) -> bool {
         let lines = self.lines.get(&id).into_iter().flatten().map(|known| Weak::clone(&known.line));
-        let before = self.tasks.len();
-        self.tasks.extend(lines.map(|line| Task::EndLine(line, end)));
-        self.tasks.len() > before
+        let lines: Vec<Weak<Line>> = lines.collect();
+        let is_known = !lines.is_empty();
+        lines.into_iter().for_each(|line| self.push(Task::EndLine(line, end)));
+        is_known
     }
 }
 
@@ -116,15 +161,17 @@ impl Orders {
     /// Starts the threads, if they are not there yet.
     pub(crate) fn start(self: &Arc<Self>) -> Result<(), Fault> {
         let mut state = self.lock();
-        if state.threads.is_empty() {
-            for (name, work) in [("gpu-handoff-w", Self::work as fn(&Self)), ("gpu-handoff-u", Self::let_go)]
-            {
-                let orders = Arc::clone(self);
-                let thread = std::thread::Builder::new().name(name.to_owned());
-                state.threads.push(thread.spawn(move || work(&orders)).map_err(Fault::Io)?);
-            }
+        if state.thread.is_none() {
+            let orders = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("gpu-handoff-w".to_owned());
+            state.thread = Some(thread.spawn(move || orders.work()).map_err(Fault::Io)?);
         }
-        Ok(())
+        self.bin.start().map_err(Fault::Io)
+    }
+
+    /// Where memory is let go of.
+    pub(crate) fn bin(&self) -> &Arc<Bin> {
+        &self.bin
     }
 
     /// The application's hold on a timeline in a context, if there is one.
@@ -137,7 +184,7 @@ impl Orders {
                 found = Some(hold);
             } else {
                 // Perhaps the last one: dropping it locks the connection, and unmaps.
-                drop(self.discard(Trash::Hold(hold)));
+                self.bin.discard(Trash::Hold(hold));
             }
         }
         found
@@ -155,10 +202,7 @@ impl Orders {
             // Of a timeline: for whatever reason it ends, nobody writes its owner's words any more.
             Event::Orphaned { id, .. } => state.end_line(*id, End::Died),
             Event::Gone { id, .. } => {
-                let gone = state.own.remove(id);
-                let freed = gone.and_then(|own| Some((own.rests_until(), own.order?)));
-                state.later.extend(freed.map(|(at, (line, order))| (at, Task::Free(line, order))));
-                state.end_line(*id, End::Died);
+                state.gone(*id);
                 true
             }
             _ => false,
@@ -166,6 +210,12 @@ impl Orders {
         if urgent {
             self.bell.notify_one();
         }
+    }
+
+    /// A buffer of this process had ended before its order was known here.
+    pub(crate) fn gone(&self, id: BufferId) {
+        self.lock().gone(id);
+        self.bell.notify_one();
     }
 
     /// Nothing more will be told of anybody: nobody can be relied on to write.
@@ -178,31 +228,19 @@ impl Orders {
         self.bell.notify_one();
     }
 
-    /// Drops something where it may take long. Gives it back where nobody would: there is no timeline, so no stream waits.
-    pub(crate) fn discard(&self, trash: Trash) -> Option<Trash> {
-        let mut state = self.lock();
-        if state.threads.is_empty() || state.stop {
-            return Some(trash);
-        }
-        state.trash.push_back(trash);
-        self.bin.notify_one();
-        None
-    }
-
     /// Ends the threads, after what is to be let go of.
     pub(crate) fn stop(&self) {
-        let threads = {
+        let thread = {
             let mut state = self.lock();
             state.stop = true;
-            std::mem::take(&mut state.threads)
+            state.thread.take()
         };
         self.bell.notify_all();
-        self.bin.notify_all();
-        let own = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             // A panic of that thread has been reported on standard error already.
             let _ = thread.join();
         }
+        self.bin.stop();
     }
 
     fn work(&self) {
@@ -213,7 +251,9 @@ impl Orders {
                 drop(state);
                 let later = self.perform(task);
                 state = self.lock();
-                state.later.extend(later);
+                if let Some((at, task)) = later {
+                    state.push_later(at, task);
+                }
                 continue;
             }
             let next = state.later.iter().map(|(at, _)| *at).min();
@@ -230,12 +270,7 @@ impl Orders {
     /// Does a task; gives what is to be done later. An error of the driver means that the context is beyond use, and then
     /// no stream of it waits.
     fn perform(&self, task: Task) -> Option<(Instant, Task)> {
-        let (Task::EndLine(line, _)
-        | Task::EndWord(line, ..)
-        | Task::Look(line, ..)
-        | Task::Open(line, ..)
-        | Task::Free(line, _)
-        | Task::Settle(line)) = &task;
+        let line = task.line();
         let strong = line.upgrade()?;
         let look = |words: Vec<u32>, round: usize| {
             let after = limits::POISON_LOOKS.get(round).filter(|_| !words.is_empty())?;
@@ -263,27 +298,51 @@ impl Orders {
             Task::Settle(_) => self.settle(&strong),
         };
         // Perhaps the last hold on it: what is unmapped then may wait for a stream.
-        self.discard(Trash::Line(strong));
+        self.bin.discard(Trash::Line(strong));
         later
-    }
-
-    fn let_go(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(trash) = state.trash.pop_front() {
-                drop(state);
-                drop(trash);
-                state = self.lock();
-            } else if state.stop {
-                return;
-            } else {
-                state = self.bin.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::id;
+
+    #[test]
+    fn with_too_much_to_do_the_timeline_ends_and_nothing_piles_up() {
+        let mut state = State::default();
+        for word in 0..limits::WORD_TASKS + 3 {
+            state.push(Task::Open(Weak::new(), u32::try_from(word).unwrap(), 1));
+        }
+        assert_eq!((state.tasks.len(), state.overrun.len()), (limits::WORD_TASKS, 1));
+        assert!(matches!(state.due(Instant::now()), Some(Task::EndLine(_, End::Lost))));
+        assert!(matches!(state.due(Instant::now()), Some(Task::Open(_, 0, 1))));
+    }
+
+    #[test]
+    fn looks_at_words_of_one_timeline_are_one_look() {
+        let (mut state, now) = (State::default(), Instant::now());
+        for (words, round) in [(vec![3, 1], 0), (vec![2, 3], 0), (vec![1], 1)] {
+            state.push_later(now, Task::Look(Weak::new(), words, round));
+        }
+        assert_eq!(state.later.len(), 2);
+        assert!(matches!(&state.later[0].1, Task::Look(_, words, 0) if *words == [1, 2, 3]));
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_what_is_gone() {
+        let orders = Orders::default();
+        let known = Known { lease: None, line: Weak::new(), hold: Weak::new() };
+        orders.lock().lines.insert(id(1), vec![known]);
+        orders.lock().own.entry(id(1)).or_default();
+        orders.gone(id(1));
+        let state = orders.lock();
+        assert!(state.lines.is_empty() && state.own.is_empty());
+        assert!(matches!(state.tasks.front(), Some(Task::EndLine(_, End::Died))));
     }
 }

@@ -13,9 +13,8 @@ impl Orders {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(lines) = state.lines.get_mut(&buffer) else { return };
-        for known in lines.extract_if(.., |known| known.lease == Some(lease)) {
-            state.tasks.push_back(Task::EndLine(known.line, End::Lost));
-        }
+        let lost: Vec<_> = lines.extract_if(.., |known| known.lease == Some(lease)).collect();
+        lost.into_iter().for_each(|known| state.push(Task::EndLine(known.line, End::Lost)));
         self.bell.notify_one();
     }
 

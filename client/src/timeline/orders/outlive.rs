@@ -31,7 +31,7 @@ impl Orders {
             return;
         }
         let mut state = self.lock();
-        if state.stop || state.threads.is_empty() {
+        if state.stop || state.thread.is_none() {
             return;
         }
         match state.outliving.iter_mut().find(|it| Arc::ptr_eq(&it.line, line)) {
@@ -39,7 +39,7 @@ impl Orders {
             None => {
                 let memory = memory.into_iter().collect();
                 state.outliving.push(Outliving { line: Arc::clone(line), memory });
-                state.tasks.push_back(Task::Settle(Arc::downgrade(line)));
+                state.push(Task::Settle(Arc::downgrade(line)));
                 self.bell.notify_one();
             }
         }
@@ -54,7 +54,7 @@ impl Orders {
         let at = state.outliving.iter().position(|it| Arc::ptr_eq(&it.line, line))?;
         let outliving = state.outliving.swap_remove(at);
         drop(state);
-        self.discard(Trash::Outliving(outliving));
+        self.bin.discard(Trash::Outliving(outliving));
         None
     }
 }

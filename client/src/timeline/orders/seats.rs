@@ -20,8 +20,8 @@ pub(crate) struct Seating {
     pub(crate) taken: bool,
     /// How many have, so far.
     pub(crate) turns: u64,
-    /// Holders who got up and whose word has not been dealt with yet: nobody else may be reckoned with before.
-    pub(super) leaving: u64,
+    /// Somebody got up whose word has not been dealt with yet: nobody else may be reckoned with before.
+    pub(super) leaving: bool,
     /// Until when a holder that died may still write the seat's word.
     pub(super) haunted: Option<Instant>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Seating {
 impl Seating {
     /// Whether nobody but its present holder writes the seat's word.
     pub(crate) fn is_clean(&self) -> bool {
-        self.leaving == 0 && self.haunted.is_none_or(|until| until <= Instant::now())
+        !self.leaving && self.haunted.is_none_or(|until| until <= Instant::now())
     }
 }
 
@@ -67,15 +67,16 @@ impl Orders {
     /// A buffer was published with an order. What was heard of its seats before is remembered.
     pub(crate) fn add_order(&self, id: BufferId, line: &Arc<Line>, order: Order) {
         let mut state = self.lock();
-        let State { own, tasks, .. } = &mut *state;
-        let own = own.entry(id).or_default();
+        let own = state.own.entry(id).or_default();
         own.order = Some((Arc::downgrade(line), order));
         // Who got up before the order was known here.
-        for (seat, seating) in own.seats.iter_mut().filter(|(_, seating)| !seating.taken) {
-            if let Some(word) = order.seat_word(*seat) {
-                seating.leaving += 1;
-                tasks.push_back(Task::EndWord(Arc::downgrade(line), word, id, *seat));
-            }
+        let up = own.seats.iter_mut().filter(|(_, seating)| !seating.taken);
+        let words = up.filter_map(|(seat, seating)| {
+            seating.leaving = true;
+            Some((*seat, order.seat_word(*seat)?))
+        });
+        for (seat, word) in words.collect::<Vec<_>>() {
+            state.push(Task::EndWord(Arc::downgrade(line), word, id, seat));
         }
         self.bell.notify_one();
     }
@@ -104,7 +105,7 @@ impl Orders {
         match own {
             Some(own) if !until_up.is_empty() => own.gates.push(Gate { until_up, word, value }),
             _ => {
-                state.tasks.push_back(Task::Open(Arc::downgrade(line), word, value));
+                state.push(Task::Open(Arc::downgrade(line), word, value));
                 self.bell.notify_one();
             }
         }
@@ -113,15 +114,14 @@ impl Orders {
     pub(super) fn has_left(&self, id: BufferId, seat: Seat) {
         let mut state = self.lock();
         if let Some(seating) = state.own.get_mut(&id).and_then(|own| own.seats.get_mut(&seat)) {
-            seating.leaving = seating.leaving.saturating_sub(1);
+            seating.leaving = false;
         }
     }
 }
 
 /// Somebody got up from a seat: its word will not be written any more.
 pub(super) fn got_up(state: &mut State, id: BufferId, seat: Seat, how: SeatEnd) -> bool {
-    let State { own, tasks, .. } = state;
-    let Some(own) = own.get_mut(&id) else { return false };
+    let Some(own) = state.own.get_mut(&id) else { return false };
     let seating = own.seats.entry(seat).or_default();
     if !std::mem::take(&mut seating.taken) {
         return false; // Told before.
@@ -129,19 +129,21 @@ pub(super) fn got_up(state: &mut State, id: BufferId, seat: Seat, how: SeatEnd) 
     if how != SeatEnd::Released {
         seating.haunted = Some(Instant::now() + limits::POISON_REST);
     }
-    let Some((line, order)) = &own.order else { return false };
-    if let Some(word) = order.seat_word(seat) {
-        seating.leaving += 1;
-        tasks.push_back(Task::EndWord(Weak::clone(line), word, id, seat));
+    let Some((line, order)) = own.order.clone() else { return false };
+    let mut tasks = Vec::new();
+    // One that got up before and is not dealt with yet will do for both: nobody waits for the word meanwhile.
+    if let Some(word) = order.seat_word(seat).filter(|_| !std::mem::replace(&mut seating.leaving, true)) {
+        tasks.push(Task::EndWord(Weak::clone(&line), word, id, seat));
     }
     own.gates.retain_mut(|gate| {
         gate.until_up.remove(&seat);
         let is_open = gate.until_up.is_empty();
         if is_open {
-            tasks.push_back(Task::Open(Weak::clone(line), gate.word, gate.value));
+            tasks.push(Task::Open(Weak::clone(&line), gate.word, gate.value));
         }
         !is_open
     });
+    tasks.into_iter().for_each(|task| state.push(task));
     true
 }
 
@@ -202,7 +204,7 @@ mod tests {
             orders.notice(&Event::Unseated { id: id(2), seat: Seat(0), how });
             orders.has_left(id(2), Seat(0));
             let seating = orders.seats(id(2))[&Seat(0)];
-            assert_eq!((seating.leaving, seating.is_clean()), (0, how == SeatEnd::Released));
+            assert_eq!((seating.leaving, seating.is_clean()), (false, how == SeatEnd::Released));
         }
     }
 }
