@@ -59,7 +59,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
-    let (workers, reach) = Workers::new(Starter::new(node.clone()), Gpus::of_the_driver());
+    let (workers, reach) = Workers::new(Starter::new(node.clone()), known_gpus(&setup, &members));
     let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
     let has_ended = |holder: Holder| identity::has_ended_since(holder.pid, holder.started);
@@ -116,6 +116,12 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
         Some(why) => bail!(why),
         None => Ok(()),
     }
+}
+
+/// The GPUs that are known without asking the driver: the node's, and those that its members were given, such as MIG instances.
+fn known_gpus(setup: &Setup, members: &[(StaticMember, SeqListener)]) -> Gpus {
+    let given = members.iter().flat_map(|(member, _)| member.devices.iter().flatten());
+    Gpus::new(setup.gpus.iter().chain(given).copied())
 }
 
 /// What o'clock it is on the clock that goes on when the daemon does not.

@@ -309,14 +309,18 @@ fn memory_of_another_size_or_another_gpu() -> anyhow::Result<()> {
             (beyond.facts.offset, beyond.facts.size) = (offset, size);
             refused_with(client.publish_one(beyond)?, Code::SizeMismatch);
         }
-        // The other GPU of this node, and one that it does not have: nobody is asked about that.
+        // The other GPU of this node, and one that it does not have: the driver may know of others, such as MIG instances.
         let of_none = DeviceUuid::from_bytes([9; 16]);
         let node = format!("a node with {device}, {}", scene::device(1));
-        for (claimed, found) in [(scene::device(1), "memory of another GPU"), (of_none, &*node)] {
+        let asked = || stage.node.log().matches("the driver has named its GPUs").count();
+        assert_eq!(asked(), 0, "the node knows its GPUs");
+        let wrong = [(scene::device(1), "memory of another GPU"), (of_none, &*node), (of_none, &*node)];
+        for (claimed, found) in wrong {
             let refusal = client.publish_one(vmm("wrong-gpu", claimed, BYTES, memory.clone())?)?.unwrap_err();
             expect_code(&refusal, Code::DeviceMismatch);
             assert_eq!(refusal.compared()[0].found, found);
         }
+        assert_eq!(asked(), 1, "and asks the driver once for others");
         // Good and bad in one packet are told apart, in order.
         let items = vec![
             vmm("good-one", device, BYTES, memory.clone())?,

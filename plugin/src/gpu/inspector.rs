@@ -101,21 +101,22 @@ impl Inspector {
     }
 
     async fn node_has(&self, device: DeviceUuid) -> Result<(), Refusal> {
-        if self.reach.gpus.known().is_none() {
+        let gpus = &self.reach.gpus;
+        if gpus.has(device) {
+            return Ok(());
+        }
+        if !gpus.are_all_known() {
             let (asker, answer) = oneshot::channel();
             self.reach.needs.send(Need::Gpus(asker)).await.map_err(|_| stopping())?;
             answer.await.map_err(|_| stopping())?.map_err(not_ready)?;
-        }
-        let known = self.reach.gpus.known().unwrap_or_default();
-        if known.contains(&device) {
-            return Ok(());
-        }
-        let found = match known {
-            [] => "a node without GPUs".to_owned(),
-            some => {
-                let list: Vec<String> = some.iter().map(ToString::to_string).collect();
-                format!("a node with {}", list.join(", "))
+            if gpus.has(device) {
+                return Ok(());
             }
+        }
+        let known: Vec<String> = gpus.known().map(ToString::to_string).collect();
+        let found = match &known[..] {
+            [] => "a node without GPUs".to_owned(),
+            some => format!("a node with {}", some.join(", ")),
         };
         Err(Refusal::new(Code::DeviceMismatch).compared_with("device", device, found))
     }

@@ -53,18 +53,40 @@ pub(super) enum Need {
 
 /// The GPUs of this node. Clones are the same list.
 #[derive(Debug, Clone)]
-pub struct Gpus(Arc<OnceLock<Vec<DeviceUuid>>>);
+pub struct Gpus {
+    /// Those that are known without the driver.
+    told: Arc<[DeviceUuid]>,
+    /// Those that the driver names when it is asked, for one that is not among the others.
+    named: Arc<OnceLock<Vec<DeviceUuid>>>,
+}
 
 impl Gpus {
-    /// Those that the driver names when it is needed first.
+    /// Those that are known so far. The driver is asked when another one is needed, such as a MIG instance that nobody has
+    /// named.
     #[must_use]
-    pub fn of_the_driver() -> Self {
-        Self(Arc::default())
+    pub fn new(told: impl IntoIterator<Item = DeviceUuid>) -> Self {
+        let mut all = Vec::new();
+        for gpu in told {
+            if !all.contains(&gpu) {
+                all.push(gpu);
+            }
+        }
+        Self { told: all.into(), named: Arc::default() }
     }
 
-    /// The list, if it is known already.
-    pub(super) fn known(&self) -> Option<&[DeviceUuid]> {
-        self.0.get().map(Vec::as_slice)
+    /// All that are known.
+    pub(super) fn known(&self) -> impl Iterator<Item = &DeviceUuid> {
+        let named = self.named.get().into_iter().flatten();
+        self.told.iter().chain(named.filter(|gpu| !self.told.contains(gpu)))
+    }
+
+    pub(super) fn has(&self, gpu: DeviceUuid) -> bool {
+        self.known().any(|known| *known == gpu)
+    }
+
+    /// Whether the driver has named its own.
+    pub(super) fn are_all_known(&self) -> bool {
+        self.named.get().is_some()
     }
 }
 
@@ -151,7 +173,7 @@ impl Workers {
     }
 
     fn pass_on(&mut self, gpu: DeviceUuid, need: WorkerNeed, stop: &watch::Receiver<bool>) {
-        if !self.gpus.known().is_some_and(|known| known.contains(&gpu)) {
+        if !self.gpus.has(gpu) {
             return; // Lanes ask for none that there is not.
         }
         let supervisor = self.supervisors.entry(gpu).or_insert_with(|| {
@@ -166,7 +188,7 @@ impl Workers {
 
     /// Asks the driver which GPUs there are, by a worker that sees all and is asked nothing else.
     async fn learn(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), NotReady> {
-        if self.gpus.known().is_some() {
+        if self.gpus.are_all_known() {
             return Ok(());
         }
         let Started { socket, process } = self.starter.start(None).await.map_err(|e| not_started(&e))?;
@@ -181,7 +203,7 @@ impl Workers {
         let found = match word.map(|word| word.ok().flatten().and_then(|frame| Word::read(&frame.bytes))) {
             Ok(Some(Word::Ready { devices, .. })) => {
                 info!(gpus = ?devices, "the driver has named its GPUs");
-                let _ = self.gpus.0.set(devices);
+                let _ = self.gpus.named.set(devices);
                 return Ok(());
             }
             Ok(Some(Word::NoDriver { why })) => why,
@@ -193,5 +215,20 @@ impl Workers {
             warn!(%wanted, %found, "the gpu worker could not be started");
         }
         Err(NotReady { wanted, found })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_is_asked_only_for_what_nobody_has_told() {
+        let gpu = |n| DeviceUuid::from_bytes([n; 16]);
+        let gpus = Gpus::new([gpu(2), gpu(1), gpu(2)]);
+        assert!(gpus.has(gpu(1)) && gpus.has(gpu(2)) && !gpus.has(gpu(3)) && !gpus.are_all_known());
+        gpus.named.set(vec![gpu(2), gpu(3)]).unwrap();
+        assert_eq!(gpus.known().copied().collect::<Vec<_>>(), [2, 1, 3].map(gpu));
+        assert!(gpus.has(gpu(3)) && gpus.are_all_known());
     }
 }
