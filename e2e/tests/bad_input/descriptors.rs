@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gpu_handoff_e2e::gpu::Gpu;
+use gpu_handoff_e2e::gpu::{Gpu, Settings};
 use gpu_handoff_e2e::rough::{Client, Shared, Sidecar, hello, legacy, vmm};
 use gpu_handoff_protocol::codec::{encode_client, encode_sidecar};
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
@@ -291,7 +291,7 @@ fn memory_file(device: &std::path::Path) -> anyhow::Result<std::path::PathBuf> {
 
 #[test]
 fn memory_of_another_size_or_another_gpu() -> anyhow::Result<()> {
-    let gpu = Gpu::several(&Folder::shared()?, 2)?;
+    let (gpu, _) = Gpu::machine(&Folder::shared()?, 2, Settings::new())?;
     Scene::on(gpu, &serde_json::json!({}))?.run(|stage| {
         let source = stage.source()?;
         let (mut client, grant) = stage.with_memory()?;

@@ -44,7 +44,7 @@ pub(super) fn with_memory(body: &ReceiptBody) -> Shown {
 }
 
 impl World {
-    fn offer(&mut self, member: u32, shown: Shown) -> Result<(), Refusal> {
+    pub(super) fn offer(&mut self, member: u32, shown: Shown) -> Result<(), Refusal> {
         self.next += 1;
         let token = self.next;
         self.tell(Input::Offered(MemberId(member), token, vec![Ok(shown)]));
@@ -73,17 +73,17 @@ impl World {
 }
 
 /// A producer of member 0 with a buffer that a consumer of member 1 leases; then the daemon is killed.
-struct Killed {
-    w: World,
-    producer: ProcessKey,
-    consumer: ProcessKey,
-    buffer: ReceiptBody,
-    lease: ReceiptBody,
-    id: BufferId,
-    lease_id: LeaseId,
+pub(super) struct Killed {
+    pub(super) w: World,
+    pub(super) producer: ProcessKey,
+    pub(super) consumer: ProcessKey,
+    pub(super) buffer: ReceiptBody,
+    pub(super) lease: ReceiptBody,
+    pub(super) id: BufferId,
+    pub(super) lease_id: LeaseId,
 }
 
-fn killed() -> Killed {
+pub(super) fn killed() -> Killed {
     killed_after(|_, _, _| ())
 }
 
@@ -370,72 +370,6 @@ fn a_process_has_its_own_time_from_when_its_buffer_comes() {
     w.pass(Duration::from_millis(1));
     assert_eq!(w.disposed, 1);
     assert_eq!(w.registry.next_deadline(), None);
-}
-
-fn killed_with_policies(before: Policy, carrier: Carrier, after: Policy) -> (Killed, SessionId, SessionId) {
-    let mut w = World::new(before);
-    let (producer, consumer) = (w.open(0, 1), w.open(1, 2));
-    let id = w.publish(producer, "weights", carrier).unwrap().id;
-    let grant = w.acquire(consumer, named("weights", 0)).unwrap();
-    let of = |w: &World, s: SessionId| w.registry.sessions[&s].facts.process;
-    let (producer, consumer) = (of(&w, producer), of(&w, consumer));
-    let (buffer, lease) = (buffer_receipt(&w, 0, id), lease_receipt(&w, 1, consumer, &grant));
-    w.restart_with(after);
-    let (p, c) = (w.open_as(0, 1, producer), w.open_as(1, 2, consumer));
-    (Killed { w, producer, consumer, buffer, lease, id, lease_id: grant.lease }, p, c)
-}
-
-#[test]
-fn a_buffer_that_the_policy_does_not_allow_any_more_ends_and_says_so() {
-    let legacy = || Carrier::Legacy([7; 64]);
-    let lax = || Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() };
-    // Offered by its sidecar, and its lease claimed first.
-    let (Killed { mut w, lease, buffer, id, lease_id, .. }, _, c) =
-        killed_with_policies(lax(), legacy(), Policy::default());
-    assert_eq!(w.claim(c, bare(&lease)), Ok(Reattached::Restored));
-    assert_eq!(code(w.offer(0, bare(&buffer))), Code::PolicyDenied);
-    assert_eq!(w.registry.buffers[&id].ending.map(|e| e.reason()), Some(EndReason::NotAllowed));
-    assert_eq!(w.release(c, lease_id), Ok(()));
-    assert_eq!((w.registry.counts(), w.registry.members[&MemberId(0)].usage.buffers), ((0, 0, 2), 0));
-    // Claimed by its process, and its lease after that.
-    let (Killed { mut w, lease, buffer, id, .. }, p, c) =
-        killed_with_policies(lax(), legacy(), Policy::default());
-    assert_eq!(code(w.claim(p, bare(&buffer))), Code::PolicyDenied);
-    let (outcome, told) = w.claim_and_hear(c, bare(&lease));
-    assert_eq!(outcome, Ok(Reattached::Restored));
-    assert_eq!(told, [Event::Orphaned { id, reason: EndReason::NotAllowed, leases: 1 }]);
-    // A smaller quota, and a lease that is not allowed.
-    let quota = |buffers, leases| Policy {
-        quota: Quota { buffers, leases, ..Quota::default() },
-        ..Policy::default()
-    };
-    let (Killed { mut w, buffer, lease, id, .. }, p, c) =
-        killed_with_policies(Policy::default(), descriptor(), quota(0, 0));
-    assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::QuotaBuffers);
-    assert_eq!(code(w.claim(c, bare(&lease))), Code::QuotaLeases);
-    assert!(w.alive.buffers.is_empty() && w.alive.leases.is_empty(), "{id} is over");
-    assert_eq!(w.registry.next_deadline(), None, "nothing is waited for");
-}
-
-#[test]
-fn a_pod_that_was_moved_to_another_group_or_lost_its_gpu_has_nothing_of_before() {
-    let moved = |w: &mut World, change: &dyn Fn(&mut MemberFacts)| {
-        for member in [0, 1] {
-            let mut facts = member_facts(member, "g");
-            change(&mut facts);
-            w.tell(Input::MemberJoined(MemberId(member), facts));
-        }
-    };
-    let Killed { mut w, producer, consumer, buffer, lease, .. } = killed();
-    moved(&mut w, &|facts| facts.group = group_key("elsewhere"));
-    let (p, c) = (w.open_as(0, 1, producer), w.open_as(1, 1, consumer));
-    assert_eq!(code(w.claim(c, bare(&lease))), Code::PolicyDenied);
-    assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::PolicyDenied);
-    assert!(w.alive.buffers.is_empty() && w.alive.leases.is_empty());
-    let Killed { mut w, producer, buffer, .. } = killed();
-    moved(&mut w, &|facts| facts.devices = Some(vec![DeviceUuid::from_bytes([2; 16])]));
-    let p = w.open_as(0, 1, producer);
-    assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::DeviceMismatch);
 }
 
 #[test]
