@@ -249,10 +249,11 @@ fn a_sidecar_with_few_descriptors_says_so_drops_the_rest_and_serves_on() {
     assert_eq!(log.matches("no room to keep more").count(), 1, "{log}");
     for fd in scene.sidecar.descriptors() {
         let info = scene.sidecar.proc(&format!("fdinfo/{}", fd.file_name().unwrap().display()));
-        let info = fs::read_to_string(info).unwrap();
+        // What the list of descriptors was read by, or what is closed meanwhile, is gone.
+        let Ok(info) = fs::read_to_string(info) else { continue };
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
         let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
-        let is_kept = fs::read_link(&fd).unwrap() == file.path();
+        let is_kept = fs::read_link(&fd).is_ok_and(|link| link == file.path());
         assert!(!is_kept || flags & 0o2_000_000 != 0, "{} would leak to a child", fd.display());
     }
 }

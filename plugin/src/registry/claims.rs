@@ -200,6 +200,7 @@ impl Registry {
         let id = info.id;
         let owner = by.session.unwrap_or_else(|| self.holder(by.member, by.process, own_pid, now));
         self.place(&info, &group, by.member);
+        self.adopt(id, by.member, &info);
         self.expected.buffer_settled(id);
         self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
         if let Some(buffer) = self.buffers.get_mut(&id) {
@@ -215,8 +216,24 @@ impl Registry {
         if by.session.is_some() {
             self.keep(id, Purpose::Keep);
         }
-        if let Some(set) = &info.set {
-            self.settle_waits_for_set(&group, &set.name);
+        match &info.set {
+            // A later version came before this one was back.
+            Some(set) if self.is_superseded(&group, set, info.generation) => {
+                self.end_buffer(id, EndReason::Superseded, None, now);
+            }
+            Some(set) => self.settle_waits_for_set(&group, &set.name),
+            None => {}
+        }
+    }
+
+    /// A buffer that was known from a lease alone, before its pod was, is its pod's from now on.
+    fn adopt(&mut self, id: BufferId, member: MemberId, info: &BufferInfo) {
+        let Some(buffer) = self.buffers.get_mut(&id).filter(|b| b.member != member) else { return };
+        let before = std::mem::replace(&mut buffer.member, member);
+        self.uncharge(before, info);
+        if let Some(usage) = self.usage_mut(member) {
+            usage.buffers += 1;
+            usage.bytes += info.facts.allocation_size;
         }
     }
 

@@ -84,6 +84,12 @@ impl Registry {
         }
     }
 
+    /// Whether there is a whole version of the set after this one.
+    pub(super) fn is_superseded(&self, group: &GroupKey, set: &SetRef, generation: u64) -> bool {
+        let versions = self.groups.get(group).and_then(|g| g.sets.get(&set.name));
+        versions.is_some_and(|versions| versions.newest(generation).is_some())
+    }
+
     /// The name of a set belongs to the pod that holds live buffers of it, or has begun to publish it.
     fn set_name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
         let live = self.groups.get(group).and_then(|g| g.sets.get(name));

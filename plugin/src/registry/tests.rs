@@ -79,7 +79,12 @@ impl World {
     }
 
     fn join(&mut self) {
-        for (member, group) in [(0, "g"), (1, "g"), (2, "other")] {
+        self.join_some(&[0, 1, 2]);
+    }
+
+    fn join_some(&mut self, members: &[u32]) {
+        for member in members.iter().copied() {
+            let group = if member < 2 { "g" } else { "other" };
             self.tell(Input::MemberJoined(MemberId(member), member_facts(member, group)));
         }
     }
@@ -138,6 +143,12 @@ impl World {
 
     /// The same, and these processes have ended meanwhile.
     fn restart_without(&mut self, policy: Policy, ended: &[ProcessKey]) {
+        self.begin_anew(policy, ended);
+        self.join();
+    }
+
+    /// The same, and no member has joined yet.
+    fn begin_anew(&mut self, policy: Policy, ended: &[ProcessKey]) {
         self.life += 1;
         let found = Found { alive: self.alive.clone(), life: self.life, left: Vec::new() };
         let has_ended =
@@ -148,7 +159,6 @@ impl World {
         self.registry = Registry::new(policy, capacity, BOOT, RandomState::new(), Past { found, clock });
         self.told.awaited.clear();
         self.disposed = 0;
-        self.join();
     }
 
     fn open(&mut self, member: u32, own_pid: u32) -> SessionId {

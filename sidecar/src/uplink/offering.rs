@@ -41,8 +41,8 @@ pub(super) struct Offering {
 /// How often what is refused for this reason is offered in all; `None`: the reason does not pass.
 const fn tries(code: Code) -> Option<u32> {
     match code {
-        // Until others have been checked.
-        Code::QuotaInFlight => Some(u32::MAX),
+        // Until others have been checked, or have ended.
+        Code::QuotaInFlight | Code::QuotaDescriptors => Some(u32::MAX),
         // It may have been another's doing. If it was this one's, the daemon counts it.
         Code::WorkerTimeout | Code::WorkerFailed => Some(limits::OFFER_TRIES),
         _ => None,
@@ -125,7 +125,10 @@ impl Offering {
             self.unanswered.remove(at);
         }
         let now = Instant::now();
-        refused.retain(|(id, refusal)| !self.passes(*id, refusal.code(), now));
+        // A daemon that stops has not said anything about what it was offered: the next one is.
+        refused.retain(|(id, refusal)| {
+            refusal.code() != Code::ShuttingDown && !self.passes(*id, refusal.code(), now)
+        });
         Some(refused)
     }
 

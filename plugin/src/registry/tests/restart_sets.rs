@@ -69,3 +69,29 @@ fn a_set_is_found_again_when_all_of_it_is_back() {
     let sent = w.pass(limits::SIDECAR_PATIENCE + limits::REATTACH_TIME);
     assert!(matches!(answer(&sent, c, waiting), BrokerBody::Refused(r) if r.code() == Code::NotFound));
 }
+
+#[test]
+fn a_version_that_comes_back_after_a_later_one_is_superseded() {
+    let mut w = World::new(Policy::default());
+    let producer = w.open(0, 1);
+    let key = w.registry.sessions[&producer].facts.process;
+    let publish = |w: &mut World, session: SessionId| -> Vec<BufferId> {
+        let items: Vec<_> = (0..2).map(|_| w.vetted("part", descriptor())).collect();
+        let ids = items.iter().map(|v| v.id).collect();
+        w.ask(session, Ask::PublishSet(part("model", 2, 0), items.into_iter().map(Ok).collect()));
+        ids
+    };
+    let older = publish(&mut w, producer);
+    let receipts: Vec<_> = older.iter().map(|id| buffer_receipt(&w, 0, *id)).collect();
+    w.restart();
+    let other = w.open(0, 5);
+    let newer = publish(&mut w, other);
+    let p = w.open_as(0, 1, key);
+    for receipt in &receipts {
+        assert_eq!(w.claim(p, with_memory(receipt)), Ok(Reattached::Restored));
+    }
+    assert_eq!((w.registry.counts().0, w.disposed), (newer.len(), older.len()), "its memory is given up");
+    let c = w.open(1, 3);
+    assert!(w.acquire_set(c, wanted_set("model", 0)).is_ok());
+    assert_eq!(code(w.acquire(c, by_id(older[0]))), Code::Retired);
+}

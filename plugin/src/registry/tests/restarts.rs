@@ -389,3 +389,24 @@ fn a_lease_whose_process_died_while_the_daemon_was_away_keeps_no_buffer() {
         assert_eq!((w.alive.leases.len(), w.alive.buffers.len()), (left, left), "{both}");
     }
 }
+
+#[test]
+fn a_buffer_that_a_lease_told_of_before_its_pod_was_there_is_its_pods() {
+    let mut w = World::new(Policy::default());
+    let (producer, consumer) = (w.open(0, 1), w.open(1, 1));
+    let id = w.publish(producer, "weights", descriptor()).unwrap().id;
+    let grant = w.acquire(consumer, named("weights", 0)).unwrap();
+    let holder = w.registry.sessions[&consumer].facts.process;
+    let (buffer, lease) = (buffer_receipt(&w, 0, id), lease_receipt(&w, 1, holder, &grant));
+    w.begin_anew(Policy::default(), &[]);
+    w.join_some(&[1]);
+    let c = w.open_as(1, 1, holder);
+    assert_eq!(w.claim(c, bare(&lease)), Ok(Reattached::Restored));
+    w.join_some(&[0]);
+    assert_eq!(w.offer(0, with_memory(&buffer)), Ok(()));
+    assert_eq!(w.registry.members[&MemberId(0)].usage.buffers, 1, "and counted as such");
+    let holder = *w.told.awaited.keys().next().unwrap();
+    w.tell(Input::SessionEnded(holder, EndReason::OwnerDied));
+    w.release(c, grant.lease).unwrap();
+    assert_eq!(w.registry.members[&MemberId(0)].usage.buffers, 0);
+}

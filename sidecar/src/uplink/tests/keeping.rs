@@ -212,6 +212,19 @@ async fn what_is_refused_for_a_reason_that_passes_is_offered_again_before_the_en
 }
 
 #[tokio::test]
+async fn a_daemon_that_stops_while_it_is_offered_something_costs_nothing() {
+    let (mut scene, daemon) = Scene::connected("stopping").await;
+    scene.uplink.keeper.keep(vec![keepsake(0, "1", &tempfile::tempfile().unwrap())]);
+    let daemon = scene.another(daemon).await;
+    let (request, _) = scene.offered(&daemon).await;
+    daemon.say(request, SlotBody::Offered(vec![Err(Refusal::new(Code::ShuttingDown))])).await;
+    assert!(matches!(scene.heard(&daemon).await.body, SidecarBody::OfferDone));
+    assert_eq!(scene.kept(), [0]);
+    let daemon = scene.another(daemon).await;
+    assert_eq!(scene.offered(&daemon).await.1.len(), 1, "the next one is offered it");
+}
+
+#[tokio::test]
 async fn what_goes_on_being_refused_is_given_up() {
     let (mut scene, daemon) = Scene::connected("given-up").await;
     scene.uplink.keeper.keep(vec![keepsake(0, "1", &tempfile::tempfile().unwrap())]);
