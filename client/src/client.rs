@@ -104,7 +104,8 @@ impl Client {
     }
 
     /// Ends the connection now, and with it every publication and lease. Memory of leases that are still held stays
-    /// mapped until they are dropped.
+    /// mapped until they are dropped. Streams that wait for words of others are set free, by the words themselves, which
+    /// others may wait for too: let such streams finish first.
     pub fn close(self) {
         self.shared.connection.end();
     }

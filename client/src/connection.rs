@@ -126,10 +126,27 @@ impl Connection {
         self.begin(Slot::new(body, kept))?.answer(deadline)
     }
 
-    /// Asks for events.
-    pub(crate) fn watch(&self) -> Result<RequestId, Fault> {
-        let pending = self.start(ClientBody::Watch)?;
-        Ok(pending.keep())
+    /// Asks; [`answered`](Self::answered) tells when there is an answer.
+    pub(crate) fn ask(&self, body: ClientBody) -> Result<RequestId, Fault> {
+        Ok(self.start(body)?.keep())
+    }
+
+    /// The whole answer to what was asked, which is over then. `None`: there is none yet.
+    pub(crate) fn answered(&self, request: RequestId) -> Result<Option<BrokerBody>, Fault> {
+        match self.wait(request, Instant::now(), Slot::answered) {
+            Err(Fault::TimedOut(_)) => Ok(None),
+            outcome => {
+                self.abandon(request, true);
+                outcome.map(Some)
+            }
+        }
+    }
+
+    /// Forgets what was asked.
+    pub(crate) fn forget(&self, request: RequestId) {
+        if self.is_own_process() {
+            self.abandon(request, true);
+        }
     }
 
     fn begin(&self, mut slot: Slot) -> Result<Pending<'_>, Fault> {
@@ -230,13 +247,6 @@ impl Connection {
     pub(crate) fn retired(&self, id: BufferId) {
         // Dropped after the lock: it may ask the driver to free the memory.
         let _done = self.state.lock().ok().and_then(|mut state| state.claims.retired(id));
-    }
-
-    /// Ends a watch.
-    pub(crate) fn unwatch(&self, watch: RequestId) {
-        if self.is_own_process() {
-            self.abandon(watch, true);
-        }
     }
 
     /// Ends the connection for both sides.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpu_handoff_protocol::message::ClientBody;
 use gpu_handoff_protocol::message::{Event, RequestId};
 
 use crate::client::{Client, Shared};
@@ -47,7 +48,7 @@ impl Client {
     /// # Errors
     /// When the connection is lost. A refusal of the node comes as the watch's first item.
     pub fn watch(&self) -> Result<Watch, ClientError> {
-        let request = self.shared.connection.watch();
+        let request = self.shared.connection.ask(ClientBody::Watch);
         let request = request.map_err(|fault| fault.while_doing("watch", "buffers"))?;
         Ok(Watch { shared: Arc::clone(&self.shared), request, over: false })
     }
@@ -89,6 +90,6 @@ impl Iterator for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.connection.unwatch(self.request);
+        self.shared.connection.forget(self.request);
     }
 }

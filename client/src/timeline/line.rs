@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use gpu_handoff_cuda::{ContextRef, CudaError, Driver, Stream, StreamRef, VmmMapping, ops};
+use gpu_handoff_cuda::{ContextRef, CudaError, DeviceUuid, Driver, Stream, StreamRef, VmmMapping, ops};
 use gpu_handoff_protocol::limits::ORDER_VALUES;
 use gpu_handoff_protocol::{BufferId, BufferName, Code, LeaseId, Refusal};
 
@@ -209,6 +209,17 @@ impl Line {
             found.map_or_else(|| "its writer's end".to_owned(), |at| format!("its writer's end at {at}"));
         let wanted = format!("word {word} of timeline {} at {value}", self.name);
         Err(Refusal::new(Code::PeerDied).compared_with("word", wanted, found).into())
+    }
+
+    /// The lease by which it is reached is lost. Nothing is written, as others wait for the same words.
+    pub(crate) fn lose(&self) -> Result<(), Fault> {
+        self.lock()?.ended.get_or_insert(End::Lost);
+        Ok(())
+    }
+
+    /// The device that it is mapped on.
+    pub(crate) fn device(&self) -> Result<DeviceUuid, Fault> {
+        Ok(self.context.device(self.driver)?.uuid())
     }
 
     /// Nobody writes any word any more. Gives the words that were poisoned.

@@ -4,6 +4,7 @@
 //! own does what they ask for, at once and whatever the application's streams do. A second thread lets go of memory,
 //! because unmapping may wait for just those streams that the first is to set free ([`bin`]).
 
+mod again;
 mod bin;
 mod lost;
 mod outlive;
@@ -21,6 +22,7 @@ use super::hold::Hold;
 use super::line::{End, Line};
 use crate::error::Fault;
 use crate::limits;
+use again::Asked;
 pub(crate) use bin::{Bin, Trash};
 use outlive::Outliving;
 pub(crate) use seats::words_of;
@@ -41,6 +43,8 @@ enum Task {
     Free(Weak<Line>, Order),
     /// A timeline that nobody has a handle of: whether streams still wait for it.
     Settle(Weak<Line>),
+    /// The lease of another's timeline is lost: another one is asked for, where streams wait.
+    LeaseAgain(Weak<Line>, Option<Asked>),
 }
 
 /// A timeline in a context.
@@ -86,7 +90,8 @@ impl Task {
             | Self::Look(line, ..)
             | Self::Open(line, ..)
             | Self::Free(line, _)
-            | Self::Settle(line) => line,
+            | Self::Settle(line)
+            | Self::LeaseAgain(line, _) => line,
         }
     }
 }
@@ -296,6 +301,7 @@ impl Orders {
                     .then(|| (Instant::now() + limits::WORDS_PAUSE, Task::Free(Weak::clone(line), *order)))
             }
             Task::Settle(_) => self.settle(&strong),
+            Task::LeaseAgain(_, asked) => self.lease_again(&strong, *asked),
         };
         // Perhaps the last hold on it: what is unmapped then may wait for a stream.
         self.bin.discard(Trash::Line(strong));

@@ -3,6 +3,7 @@
 
 mod dropped;
 mod fork;
+mod lost;
 mod orders;
 mod rings;
 mod sets;

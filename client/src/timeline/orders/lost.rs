@@ -1,5 +1,7 @@
 //! What another daemon does not restore: nothing more will be told of it, so that nobody may wait for that.
 
+use std::sync::Weak;
+
 use gpu_handoff_protocol::message::SeatEnd;
 use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
 
@@ -7,14 +9,18 @@ use super::seats::got_up;
 use super::{End, Orders, Task};
 
 impl Orders {
-    /// This lease is lost. If it was of a timeline, streams that wait for its words go on, and a new lease makes a new
-    /// line.
+    /// This lease is lost. If it was of a timeline, its line is not used for anything new; for streams that wait for its
+    /// words another lease is asked for.
     pub(crate) fn lease_lost(&self, buffer: BufferId, lease: LeaseId) {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let Some(lines) = state.lines.get_mut(&buffer) else { return };
-        let lost: Vec<_> = lines.extract_if(.., |known| known.lease == Some(lease)).collect();
-        lost.into_iter().for_each(|known| state.push(Task::EndLine(known.line, End::Lost)));
+        let mut state = self.lock();
+        let mut lost = Vec::new();
+        let known = state.lines.get_mut(&buffer).into_iter().flatten();
+        for known in known.filter(|known| known.lease == Some(lease)) {
+            // It stays known, so that no news are missed between another lease and this.
+            (known.lease, known.hold) = (None, Weak::new());
+            lost.push(Weak::clone(&known.line));
+        }
+        lost.into_iter().for_each(|line| state.push(Task::LeaseAgain(line, None)));
         self.bell.notify_one();
     }
 
@@ -35,7 +41,6 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::Weak;
 
     use gpu_handoff_protocol::Order;
     use gpu_handoff_protocol::message::{EndReason, Event};
@@ -50,17 +55,15 @@ mod tests {
     }
 
     #[test]
-    fn of_a_lost_lease_of_a_timeline_its_own_line_ends_and_is_not_used_again() {
+    fn of_a_lost_lease_of_a_timeline_another_is_asked_for() {
         let orders = Orders::default();
         orders.lock().lines.insert(id(1), vec![known(1), known(2)]);
         orders.lease_lost(id(1), LeaseId(1));
         orders.lease_lost(id(2), LeaseId(2));
         let mut state = orders.lock();
-        assert!(matches!(state.tasks.make_contiguous(), [Task::EndLine(_, End::Lost)]));
-        assert_eq!(
-            state.lines[&id(1)].iter().map(|known| known.lease).collect::<Vec<_>>(),
-            [Some(LeaseId(2))]
-        );
+        assert!(matches!(state.tasks.make_contiguous(), [Task::LeaseAgain(_, None)]));
+        let leases: Vec<_> = state.lines[&id(1)].iter().map(|known| known.lease).collect();
+        assert_eq!(leases, [None, Some(LeaseId(2))], "the lost one still hears what is told of the timeline");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Instant;
 use gpu_handoff_cuda::VmmMapping;
 
 use super::{Orders, Task, Trash};
+use crate::lease::Held;
 use crate::limits;
 use crate::timeline::line::Line;
 
@@ -16,6 +17,8 @@ use crate::timeline::line::Line;
 pub(crate) struct Outliving {
     line: Arc<Line>,
     memory: Vec<VmmMapping>,
+    /// In the place of one that was lost.
+    leases: Vec<Held>,
 }
 
 impl Orders {
@@ -27,18 +30,28 @@ impl Orders {
             std::mem::forget(memory);
             return;
         }
-        if !line.may_be_waited_for() {
-            return;
+        if line.may_be_waited_for() {
+            self.keep(line, |outliving| outliving.memory.extend(memory));
         }
+    }
+
+    /// The same with a lease of the timeline.
+    pub(super) fn keep_leased(&self, line: &Arc<Line>, lease: Held) {
+        self.keep(line, |outliving| outliving.leases.push(lease));
+    }
+
+    fn keep(&self, line: &Arc<Line>, add: impl FnOnce(&mut Outliving)) {
         let mut state = self.lock();
         if state.stop || state.thread.is_none() {
             return;
         }
         match state.outliving.iter_mut().find(|it| Arc::ptr_eq(&it.line, line)) {
-            Some(outliving) => outliving.memory.extend(memory),
+            Some(outliving) => add(outliving),
             None => {
-                let memory = memory.into_iter().collect();
-                state.outliving.push(Outliving { line: Arc::clone(line), memory });
+                let mut outliving =
+                    Outliving { line: Arc::clone(line), memory: Vec::new(), leases: Vec::new() };
+                add(&mut outliving);
+                state.outliving.push(outliving);
                 state.push(Task::Settle(Arc::downgrade(line)));
                 self.bell.notify_one();
             }

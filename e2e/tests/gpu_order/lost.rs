@@ -1,0 +1,85 @@
+//! A reader whose leases another broker does not restore: what its streams wait for is not made to come true by that, for
+//! nobody.
+
+use gpu_handoff_e2e::agent::Answer;
+use gpu_handoff_e2e::agent::Command;
+use gpu_handoff_e2e::agent::order::{Outcome, Step};
+use gpu_handoff_e2e::app::App;
+use gpu_handoff_e2e::node::{Node, PATIENCE, kill};
+use gpu_handoff_e2e::wait;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::stage::{Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go, number};
+
+/// A moment in which a stream that is not held back would long have gone on.
+const MOMENT_MS: u64 = 150;
+
+fn s(text: &str) -> String {
+    text.to_owned()
+}
+
+fn signal(app: &App, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(app.pid()?.cast_signed());
+    Ok(kill_process(pid.ok_or_else(|| anyhow::anyhow!("a process"))?, signal)?)
+}
+
+fn replace_broker(node: &Node) -> anyhow::Result<()> {
+    let served = || node.log().matches("the broker serves").count();
+    let before = served();
+    kill(node.broker_pid()?)?;
+    wait::until(PATIENCE, "another broker serves", || Ok((served() > before).then_some(())))
+}
+
+fn check(app: &mut App) -> anyhow::Result<bool> {
+    let answer = app.ask(&Command::Order(Step::CheckLease { lease: s("lease") }))?;
+    Ok(matches!(answer, Answer::Order(Outcome::Done)))
+}
+
+#[test]
+fn a_lost_lease_lets_nobody_read_too_early_and_its_stream_goes_on_all_the_same() -> anyhow::Result<()> {
+    for owner_dies in [false, true] {
+        let stage = Stage::start()?;
+        let (mut owner, mut late) = stage.apps()?;
+        let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
+        brake(&mut owner, "order")?;
+        fill(&mut owner, "memory")?;
+        hold(&mut owner, "order", "write")?;
+        owner.order(Step::WriteOn { memory: s("memory"), stream: s("write"), value: 42 })?;
+        let (memory, name, stream, timeline) = (s("memory"), s("frame"), s("write"), s("order"));
+        owner.order(Step::PublishOn { memory, name, stream, timeline, seats: 2 })?;
+        for reader in [&mut late, &mut other] {
+            acquire(reader, "frame", "lease")?;
+            reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })?;
+        }
+        // It does not come in time to have its leases restored, and its seat is another's then.
+        signal(&late, Signal::STOP)?;
+        replace_broker(&stage.node)?;
+        acquire_with_patience(&mut third, "frame")?;
+        signal(&late, Signal::CONT)?;
+        wait::until(PATIENCE, "it is told", || Ok((!check(&mut late)?).then_some(())))?;
+        for reader in [&mut late, &mut other] {
+            assert!(!comes_to_rest(reader, "read", MOMENT_MS)?, "it is not written yet");
+        }
+        assert!(check(&mut other)?);
+        if owner_dies {
+            owner.kill()?
+        } else {
+            let_go(&mut owner, "order")?
+        }
+        for reader in [&mut late, &mut other] {
+            assert!(comes_to_rest(reader, "read", 20_000)?);
+        }
+        assert_eq!(check(&mut other)?, !owner_dies);
+        if owner_dies {
+            owner.reap()?;
+        } else {
+            assert_eq!(number(&mut other, Step::ReadLease { lease: s("lease") })?, 42);
+            owner.finish()?;
+        }
+        for app in [late, other, third] {
+            app.finish()?;
+        }
+        stage.end()?;
+    }
+    Ok(())
+}
