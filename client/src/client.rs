@@ -32,7 +32,8 @@ use crate::memory::Memory;
 ///
 /// The connection lives as long as any clone, [`Lease`](crate::Lease), [`Published`](crate::Published) or
 /// [`Watch`](crate::Watch) of it, or until [`close`](Self::close). When it ends, everything that was published and
-/// leased over it ends too. Drop all of them before you destroy the CUDA contexts that you acquired in.
+/// leased over it ends too. Drop all of them before you destroy the CUDA contexts that you acquired in, once no stream waits
+/// for another's word any more: for such streams the [`Timeline`](crate::Timeline) and the connection live on.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gpu_handoff_sys::isolate;
 use rustix::event::PollFlags;
+use rustix::process::{Pid, Resource, Rlimit};
 
 use crate::agent::order::{Outcome, Step};
 use crate::agent::{Answer, Command, Told};
@@ -148,6 +149,28 @@ impl App {
     /// When it is gone.
     pub fn pid(&self) -> anyhow::Result<u32> {
         if self.isolated { Ok(isolate::isolated_pid(self.child.id())?) } else { Ok(self.child.id()) }
+    }
+
+    /// Leaves it room for so many more open files; gives the limit that was.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn leave_room(&self, files: usize) -> anyhow::Result<Rlimit> {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid()?))?;
+        let numbers = open.map(|file| Ok(file?.file_name().to_string_lossy().parse::<u64>()?));
+        let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
+        let current = (0..).filter(|number| !numbers.contains(number)).nth(files);
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        self.set_limit(Rlimit { current, maximum })
+    }
+
+    /// Sets its limit of open files; gives what it was.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn set_limit(&self, limit: Rlimit) -> anyhow::Result<Rlimit> {
+        let pid = Pid::from_raw(self.pid()?.cast_signed());
+        Ok(rustix::process::prlimit(pid, Resource::Nofile, limit)?)
     }
 
     /// `kill -9`, without waiting for the end.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpu_handoff_e2e::agent::order::{Outcome, Step};
 use gpu_handoff_e2e::agent::{Answer, Command, MemoryKind};
 use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::folder::Folder;
@@ -143,5 +144,32 @@ fn where_the_sidecars_are_gone_too_the_owner_exports_its_memory_again() {
     let Scene { node, owner_pod, holder_pod, .. } = &mut scene;
     owner_pod.revive(node, 0).unwrap();
     holder_pod.revive(node, 0).unwrap();
+    scene.check();
+}
+
+#[test]
+fn an_owner_with_more_buffers_than_free_descriptors_brings_them_all() {
+    const COUNT: usize = 200;
+    let mut scene = Scene::start();
+    let model = || "model".to_owned();
+    let set = Step::PublishSet { name: model(), count: COUNT, bad: None };
+    let published = scene.owner.ask(&Command::Order(set)).unwrap();
+    assert!(matches!(published, Answer::Order(Outcome::Number { .. })), "{published:?}");
+    let before = scene.owner.leave_room(20).unwrap();
+    for pod in [&scene.owner_pod, &scene.holder_pod] {
+        kill(pod.sidecar_pid().unwrap()).unwrap();
+    }
+    scene.kill_broker();
+    let Scene { node, owner_pod, holder_pod, .. } = &mut scene;
+    owner_pod.revive(node, 0).unwrap();
+    holder_pod.revive(node, 0).unwrap();
+    scene
+        .holder
+        .ask(&Command::Order(Step::AcquireSet { name: model(), newer_than: 0, wait_ms: 20_000 }))
+        .unwrap();
+    let looked = scene.holder.ask(&Command::Order(Step::VerifySet { name: model() })).unwrap();
+    let all = matches!(&looked, Answer::Order(Outcome::Looked { right, wrong: 0 }) if *right == COUNT as u64);
+    assert!(all, "{looked:?}; the plugin's log:\n{}", scene.node.log());
+    scene.owner.set_limit(before).unwrap();
     scene.check();
 }

@@ -263,11 +263,6 @@ impl Line {
         self.poison(&mut state, &words)
     }
 
-    /// Whether streams of this process may still wait for a word. Calls no driver.
-    pub(crate) fn may_be_waited_for(&self) -> bool {
-        self.lock().is_ok_and(|state| !state.waited.is_empty())
-    }
-
     /// Whether a stream of this process waits for a word that has not reached its value, or may fall back from its poison.
     /// An error of the driver means that the context is beyond use, and then no stream of it waits.
     pub(crate) fn is_waited_for(&self) -> bool {

@@ -2,12 +2,9 @@
 
 use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
-use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Target};
-
-use rustix::process::{Resource, Rlimit};
 
 use crate::stage::{Stage, acquire, looked, number, refused};
 
@@ -47,21 +44,6 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
     stage.end()
 }
 
-/// Leaves a process room for so many more open files; gives the limit that was.
-fn leave_room(app: &App, room: usize) -> anyhow::Result<Rlimit> {
-    let files = std::fs::read_dir(format!("/proc/{}/fd", app.pid()?))?;
-    let numbers = files.map(|file| Ok(file?.file_name().to_string_lossy().parse::<u64>()?));
-    let numbers = numbers.collect::<anyhow::Result<Vec<_>>>()?;
-    let current = (0..).filter(|number| !numbers.contains(number)).nth(room);
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-    set_limit(app, Rlimit { current, maximum })
-}
-
-fn set_limit(app: &App, limit: Rlimit) -> anyhow::Result<Rlimit> {
-    let pid = rustix::process::Pid::from_raw(app.pid()?.cast_signed());
-    Ok(rustix::process::prlimit(pid, Resource::Nofile, limit)?)
-}
-
 #[test]
 fn a_set_for_which_a_process_has_no_descriptors_is_refused_and_nothing_else_is_lost() -> anyhow::Result<()> {
     let stage = Stage::start()?;
@@ -71,11 +53,11 @@ fn a_set_for_which_a_process_has_no_descriptors_is_refused_and_nothing_else_is_l
     owner.ask(&publish_one)?;
     acquire(&mut reader, "source", "lease")?;
     let version = number(&mut owner, publish(COUNT, None))?;
-    let before = leave_room(&reader, 100)?;
+    let before = reader.leave_room(100)?;
     for _ in 0..2 {
         refused(&mut reader, take(0, 0), "TRUNCATED_CONTROL")?;
     }
-    set_limit(&reader, before)?;
+    reader.set_limit(before)?;
     assert_eq!(number(&mut reader, take(0, 0))?, version);
     assert_eq!(looked(&mut reader, Step::VerifySet { name: "model".to_owned() })?, (COUNT as u64, 0));
     // What it had is there still, and what it was granted in vain was given back: the owner's end leaves nothing.

@@ -30,7 +30,8 @@ impl Orders {
             std::mem::forget(memory);
             return;
         }
-        if line.may_be_waited_for() {
+        // Mostly nobody does, and then all is let go of here and now.
+        if line.is_waited_for() {
             self.keep(line, |outliving| outliving.memory.extend(memory));
         }
     }
