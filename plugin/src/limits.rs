@@ -89,10 +89,11 @@ pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;
 pub const REATTACH_TIME: Duration = Duration::from_secs(5);
 /// How much longer it may take where no sidecar has come to offer anything.
 pub const SIDECAR_PATIENCE: Duration = Duration::from_secs(5);
-/// How long one packet of a sidecar's offers may take to be checked: a worker that starts first, and three inspections that
+/// How long one packet of a sidecar's offers, or of a process's claims, may take to be checked: a worker that starts first, and three inspections that
 /// hang.
 pub const OFFER_TIME: Duration = Duration::from_secs(21);
-/// How long after the start of the broker a sidecar that goes on offering may have its member's past waited for, at most.
+/// How long after the start of the broker a sidecar that goes on offering, or a process that goes on claiming, may have its
+/// member's past waited for, at most.
 pub const OFFERING_TIME: Duration = Duration::from_secs(60);
 /// Buffers that ended and whose sidecar has not been told yet; with more, its connection ends, and it comes again.
 pub const FORGETS: usize = 16_384;

@@ -248,6 +248,7 @@ impl Registry {
             Input::SessionEnded(session, reason) => self.session_ended(session, reason, now),
             Input::Ask(session, request, ask) => self.ask(session, request, ask, now),
             Input::Offering(member) => self.expected.offering(self.member_tag(member), now),
+            Input::Checking(member, ids) => self.expected.checking(self.member_tag(member), &ids, now),
             Input::Offered(member, token, items) => self.offered(member, token, items, now),
             Input::OfferDone(member) => self.offer_done(member, now),
             Input::Tick => self.tick(now),

@@ -44,7 +44,7 @@ pub(super) fn check(
     context: &Context,
     items: Vec<Item>,
 ) -> impl Future<Output = Vec<Result<Shown, Refusal>>> + 'static {
-    let mut publications = Vec::new();
+    let (mut publications, mut brought) = (Vec::new(), Vec::new());
     let mut read: Vec<Result<(ReceiptBody, bool), Refusal>> = Vec::with_capacity(items.len());
     for Item { id, receipt, descriptor } in items {
         // A descriptor that is of no use is closed here, in the lane.
@@ -53,10 +53,17 @@ pub(super) fn check(
             let publication = memory(&body, descriptor)?;
             let brings = publication.is_some();
             publications.extend(publication);
+            if let (true, Subject::Buffer(buffer)) = (brings, &body.subject) {
+                brought.push(buffer.info.id);
+            }
             Ok((body, brings))
         }));
     }
     let nothing_to_vet = publications.is_empty();
+    if !nothing_to_vet {
+        // A worker that starts for it must not cost the member what is alive.
+        context.tell(Input::Checking(context.spec.member, brought));
+    }
     let (boot, inspector) = (context.shared.boot, Rc::clone(&context.inspector));
     let vetting =
         (!nothing_to_vet).then(|| context.vetting.begin(publications, boot, inspector, WithoutRoom::Waits));

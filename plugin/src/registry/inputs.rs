@@ -25,6 +25,8 @@ pub enum Input {
     Ask(SessionId, RequestId, Ask),
     /// A member's sidecar has begun to offer: what it offers is being checked.
     Offering(MemberId),
+    /// The memory of these buffers of a member has come, by its sidecar or a process, and is being checked.
+    Checking(MemberId, Vec<BufferId>),
     /// A member's sidecar offers what it keeps: receipts of this node, with the memory that came along. The answer bears
     /// the same number.
     Offered(MemberId, u64, Vec<Result<Shown, Refusal>>),

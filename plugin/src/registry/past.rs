@@ -3,7 +3,7 @@
 //! It is expected until its sidecar offers it or its process claims it, and for no longer than
 //! [`limits::REATTACH_TIME`] after the sidecar has offered all that it has (or, where none comes,
 //! [`limits::SIDECAR_PATIENCE`] more): then it ends as by death. An offer that comes may take [`limits::OFFER_TIME`] to be
-//! checked, and is waited for, until [`limits::OFFERING_TIME`] at most; a process has [`limits::REATTACH_TIME`] from when the
+//! checked, and is waited for, until [`limits::OFFERING_TIME`] at most, and so is memory that a process brings; a process has [`limits::REATTACH_TIME`] from when the
 //! first of its buffers is there, at least. What is expected cannot be acquired, but an acquire of
 //! it waits, and its name is its member's.
 
@@ -70,6 +70,8 @@ pub(super) struct Awaited {
     offered: bool,
     /// Buffers that take leases and are not there yet.
     pub(super) buffers: HashSet<BufferId>,
+    /// Those of them whose memory has come and is being checked, each until when that is waited for.
+    checked: HashMap<BufferId, Instant>,
     /// Leases that nobody has claimed yet.
     pub(super) leases: HashSet<LeaseId>,
     /// Processes whose buffers are there and that have not reattached yet, each with the time of its own: it begins when the
@@ -80,7 +82,7 @@ pub(super) struct Awaited {
 impl Awaited {
     fn new(until: Instant, latest: Instant) -> Self {
         let (buffers, leases, holders) = (HashSet::new(), HashSet::new(), BTreeMap::new());
-        Self { until, latest, offered: false, buffers, leases, holders }
+        Self { until, latest, offered: false, buffers, checked: HashMap::new(), leases, holders }
     }
 
     fn is_over(&self) -> bool {
@@ -89,9 +91,9 @@ impl Awaited {
 
     /// When the first of it is not waited for any longer.
     fn due(&self) -> Option<Instant> {
-        let others = !(self.buffers.is_empty() && self.leases.is_empty());
-        let holders = self.holders.values().map(|own| self.until.max(*own));
-        holders.chain(others.then_some(self.until)).min()
+        let others = self.buffers.len() > self.checked.len() || !self.leases.is_empty();
+        let own = self.holders.values().chain(self.checked.values());
+        own.map(|own| self.until.max(*own)).chain(others.then_some(self.until)).min()
     }
 
     /// Takes out what is not waited for any longer.
@@ -100,7 +102,10 @@ impl Awaited {
         if self.until > now {
             return overdue;
         }
-        overdue.buffers = std::mem::take(&mut self.buffers);
+        self.checked.retain(|_, own| *own > now);
+        let checked = self.checked.keys().copied().collect();
+        overdue.buffers = std::mem::replace(&mut self.buffers, checked);
+        overdue.buffers.retain(|id| !self.buffers.contains(id));
         overdue.leases = std::mem::take(&mut self.leases);
         overdue.holders =
             self.holders.iter().filter(|(_, own)| **own <= now).map(|(h, own)| (*h, *own)).collect();
@@ -203,6 +208,16 @@ impl Expected {
         }
     }
 
+    /// The memory of these has come and is being checked, whoever brought it: they are waited for until that is done, though
+    /// not for ever.
+    pub(super) fn checking(&mut self, member: Tag, ids: &[BufferId], now: Instant) {
+        let Some(awaited) = self.members.get_mut(&member) else { return };
+        let until = (now + limits::OFFER_TIME).min(awaited.latest);
+        for id in ids.iter().filter(|id| awaited.buffers.contains(*id)) {
+            awaited.checked.insert(*id, until);
+        }
+    }
+
     /// The sidecar has offered all that it has. Only the first word counts, or a sidecar could keep others waiting.
     pub(super) fn offered(&mut self, member: Tag, now: Instant) {
         if let Some(awaited) = self.members.get_mut(&member).filter(|m| !m.offered) {
@@ -235,6 +250,7 @@ impl Expected {
         }
         if let Some(awaited) = self.members.get_mut(&alive.member) {
             awaited.buffers.remove(&id);
+            awaited.checked.remove(&id);
         }
         self.forget_if_over(alive.member);
     }

@@ -28,6 +28,7 @@ mod memory;
 mod orders;
 mod restart_histories;
 mod restart_sets;
+mod restart_times;
 mod restart_today;
 mod restarts;
 mod sets;

@@ -51,7 +51,7 @@ impl World {
         self.told.offered.remove(&token).unwrap().remove(0)
     }
 
-    fn offer_done(&mut self, member: u32) {
+    pub(super) fn offer_done(&mut self, member: u32) {
         self.tell(Input::OfferDone(MemberId(member)));
     }
 
@@ -87,7 +87,7 @@ pub(super) fn killed() -> Killed {
     killed_after(|_, _, _| ())
 }
 
-fn killed_after(then: impl FnOnce(&mut World, SessionId, BufferId)) -> Killed {
+pub(super) fn killed_after(then: impl FnOnce(&mut World, SessionId, BufferId)) -> Killed {
     let mut w = World::new(Policy::default());
     let (producer, consumer) = (w.open(0, 1), w.open(1, 1));
     let id = w.publish(producer, "weights", descriptor()).unwrap().id;
@@ -285,16 +285,6 @@ fn a_name_stays_its_pods_while_its_buffers_are_expected() {
 }
 
 #[test]
-fn a_sidecar_cannot_keep_others_waiting_by_saying_often_that_it_is_done() {
-    let Killed { mut w, .. } = killed();
-    w.offer_done(0);
-    let due = w.registry.next_deadline();
-    w.pass(Duration::from_secs(1));
-    w.offer_done(0);
-    assert_eq!(w.registry.next_deadline(), due);
-}
-
-#[test]
 fn a_new_sidecar_is_given_all_that_its_pod_has() {
     let mut w = World::new(Policy::default());
     let producer = w.open(0, 1);
@@ -327,67 +317,6 @@ fn a_pod_that_left_while_it_was_expected_takes_everything_along() {
     w.release(c, lease).unwrap();
     w.pass(Duration::from_secs(60));
     assert_eq!(w.registry.counts(), (0, 0, 1));
-}
-
-#[test]
-fn what_is_being_offered_is_waited_for_but_not_for_ever() {
-    // The check takes longer than a sidecar is waited for; what it brings then has its own time.
-    let Killed { mut w, buffer, .. } = killed();
-    w.tell(Input::Offering(MemberId(0)));
-    w.pass(limits::OFFER_TIME);
-    assert_eq!(w.offer(0, with_memory(&buffer)), Ok(()));
-    w.offer_done(0);
-    // Once it has said that this was all, another offer moves nothing.
-    w.tell(Input::Offering(MemberId(0)));
-    w.pass(limits::REATTACH_TIME - Duration::from_millis(1));
-    assert_eq!(w.disposed, 0);
-    w.pass(Duration::from_millis(1));
-    assert_eq!(w.disposed, 1, "its process has not come back");
-
-    // One that only goes on offering keeps nobody waiting beyond the limit.
-    let Killed { mut w, id, .. } = killed();
-    let step = limits::OFFER_TIME / 2;
-    let mut passed = Duration::ZERO;
-    while passed + step < limits::OFFERING_TIME {
-        w.tell(Input::Offering(MemberId(0)));
-        w.pass(step);
-        passed += step;
-        assert!(w.registry.expected.members.values().any(|m| m.buffers.contains(&id)), "{passed:?}");
-    }
-    w.tell(Input::Offering(MemberId(0)));
-    w.pass(limits::OFFERING_TIME - passed);
-    assert!(!w.registry.expected.members.values().any(|m| m.buffers.contains(&id)));
-}
-
-#[test]
-fn a_process_has_its_own_time_from_when_its_buffer_comes() {
-    let Killed { mut w, buffer, .. } = killed();
-    w.tell(Input::Offering(MemberId(0)));
-    w.pass(limits::OFFER_TIME + limits::REATTACH_TIME - Duration::from_millis(100));
-    assert_eq!(w.offer(0, with_memory(&buffer)), Ok(()));
-    w.pass(limits::REATTACH_TIME - Duration::from_millis(1));
-    assert_eq!(w.disposed, 0, "what else is expected of its pod is not waited for so long");
-    w.pass(Duration::from_millis(1));
-    assert_eq!(w.disposed, 1);
-    assert_eq!(w.registry.next_deadline(), None);
-}
-
-#[test]
-fn a_lease_whose_process_died_while_the_daemon_was_away_keeps_no_buffer() {
-    for (both, left) in [(false, 1), (true, 0)] {
-        let mut w = World::new(Policy::default());
-        let (producer, gone, other) = (w.open(0, 1), w.open(1, 2), w.open(1, 3));
-        let id = w.publish(producer, "weights", descriptor()).unwrap().id;
-        for consumer in [gone, other] {
-            w.acquire(consumer, named("weights", 0)).unwrap();
-        }
-        w.ask(producer, Ask::Retire { id, until: Some(w.now + Duration::from_secs(600)) });
-        let of = |w: &World, s: SessionId| w.registry.sessions[&s].facts.process;
-        let ended = if both { vec![of(&w, gone), of(&w, other)] } else { vec![of(&w, gone)] };
-        w.restart_without(Policy::default(), &ended);
-        // Nobody had to wait for it.
-        assert_eq!((w.alive.leases.len(), w.alive.buffers.len()), (left, left), "{both}");
-    }
 }
 
 #[test]
