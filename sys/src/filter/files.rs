@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetStatus, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 /// How far the running kernel holds the process to its places.
@@ -22,6 +22,17 @@ pub enum Held {
 
 /// What is asked of the kernel; an older one does what it can of it.
 const WANTED: ABI = ABI::V6;
+
+/// Whether this kernel can do all that is wanted, which is found out without any restriction.
+#[must_use]
+pub fn can_be_held() -> bool {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(WANTED))
+        .and_then(|rules| rules.scope(Scope::from_all(WANTED)))
+        .and_then(Ruleset::create)
+        .is_ok()
+}
 
 /// Files may be made, written, removed and read beneath `folder`, and read beneath `/proc`. Nothing else is opened; no signal
 /// goes to another process, and no abstract socket of others is connected to.
