@@ -104,7 +104,8 @@ impl Published {
     }
 
     /// Retires the buffer: nobody can acquire it any more, and its holders are asked to release it within `deadline`
-    /// (at most an hour; zero revokes it). Gives the number of leases that were left at that moment. Watch for
+    /// (at most an hour; zero revokes it). Gives the number of leases that were left at that moment; 0 where a daemon went
+    /// before it answered and the next one knows the buffer as retired already. Watch for
     /// [`Event::Gone`](crate::Event::Gone) to learn when the last one ended.
     ///
     /// # Errors

@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Has what is over unmapped and dropped.
-    fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         let done = self.state.lock().map(|mut state| state.claims.take_done()).unwrap_or_default();
         self.sink.sweep(done);
     }

@@ -106,6 +106,11 @@ impl Connection {
                 }
                 Err(Failed::ForNow) => {}
             }
+            if std::mem::take(&mut state.sweep) {
+                drop(state);
+                self.sweep();
+                state = self.lock()?;
+            }
             let left = until.saturating_duration_since(Instant::now());
             drop(self.quiet.wait_timeout_while(state, pause.min(left), |state| state.end.is_none())?);
             pause = (pause * 2).min(limits::RETRY_LONGEST);
