@@ -16,6 +16,15 @@ enum Event {
     /// Something ordinary.
     Usual(Step),
     Kill,
+    /// The same, and one process dies before the next daemon is there.
+    KillBoth {
+        who: usize,
+    },
+    /// The memory of a buffer has come, said to be a member's, and is being checked.
+    Check {
+        member: u32,
+        which: usize,
+    },
     /// A sidecar offers what it keeps, from the `from`-th on, and says so.
     Offer {
         member: u32,
@@ -48,6 +57,8 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         12 => step().prop_map(Event::Usual),
         2 => Just(Event::Kill),
+        1 => (0_usize..8).prop_map(|who| Event::KillBoth { who }),
+        2 => (member.clone(), which.clone()).prop_map(|(member, which)| Event::Check { member, which }),
         3 => (member.clone(), 0_usize..3).prop_map(|(member, from)| Event::Offer { member, from }),
         4 => (0_usize..8, 0_usize..3, any::<bool>()).prop_map(|(who, from, back)| Event::Return { who, from, back }),
         1 => (0_usize..8).prop_map(|who| Event::Die { who }),
@@ -95,6 +106,13 @@ impl Play {
         match event {
             Event::Usual(step) => play(&mut self.w, &mut self.seen, step),
             Event::Kill => self.kill(),
+            Event::KillBoth { who } => self.kill_both(*who),
+            Event::Check { member, which } => {
+                let Some(receipt) = self.any_receipt(*which) else { return };
+                if let Subject::Buffer(buffer) = receipt.subject {
+                    self.w.tell(Input::Checking(MemberId(*member), vec![buffer.info.id]));
+                }
+            }
             Event::Offer { member, from } => self.offer(*member, *from),
             Event::Return { who, from, back } => {
                 if let Some(person) = pick(&self.away, *who) {
@@ -160,15 +178,33 @@ impl Play {
     }
 
     fn kill(&mut self) {
+        let before = self.w.alive.clone();
+        self.kill_with(&[]);
+        assert_eq!(self.w.alive.leases, before.leases, "a restart alone ends nothing");
+    }
+
+    /// Leases of the process that died are over at once, all others' are not.
+    fn kill_both(&mut self, who: usize) {
+        let everybody: Vec<Person> = self.connected.values().chain(&self.away).copied().collect();
+        let everybody: BTreeSet<_> = everybody.into_iter().map(|p| (p.key.pid, p.key.started)).collect();
+        let Some(dead) = pick(&everybody.into_iter().collect::<Vec<_>>(), who) else { return self.kill() };
+        let mut left = self.w.alive.leases.clone();
+        left.retain(|_, lease| (lease.process.pid, lease.process.started) != dead);
+        let (pid, started) = dead;
+        self.kill_with(&[ProcessKey { pid, started, pidfs_inode: None }]);
+        self.away.retain(|p| (p.key.pid, p.key.started) != dead);
+        assert_eq!(self.w.alive.leases, left);
+    }
+
+    fn kill_with(&mut self, dead: &[ProcessKey]) {
         self.away.extend(self.connected.drain().map(|(_, person)| person));
         self.seen.sessions.clear();
         self.seen.leases.clear();
         self.seen.unanswered.clear();
         self.seen.watches.clear();
         self.seen.brought = 0;
-        let before = self.w.alive.clone();
-        self.w.restart();
-        assert_eq!(self.w.alive.leases, before.leases, "a restart alone ends nothing");
+        let policy = self.w.registry.policy.clone();
+        self.w.restart_without(policy, dead);
         assert_eq!(self.w.registry.counts(), (0, 0, 0), "nor does it bring anything back");
     }
 
