@@ -48,6 +48,7 @@ command_of() {
     dra)
         command=(gpu-dra-driver "${machine[@]}" --kubeconfig="$kubeconfig" --node="$cluster")
         ;;
+    csi) command=(slot-csi-driver --node="$cluster") ;;
     *) fail "there is no daemon $1" ;;
     esac
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Shows what restarts of kubelet, device plugin and node do to pods whose containers hold an extended resource:
-#   e2e/cluster/try-restarts.sh
-# For each event it prints each pod's phase, and of each container whether it is the same as before. What was seen, and what
+# Shows what restarts of kubelet, plugins and node do to pods whose sidecars (restartable init containers) hold a device, a
+# share of a claim, or an inline CSI volume: e2e/cluster/try-restarts.sh
+# For each event it prints each pod's phase, and of each container whether it is the same as before and runs. What was seen, and what
 # follows from it, is in docs/measurements/kubelet-restart.md.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-readonly cluster=restarts
+readonly cluster=restarts settled_within_s=120
+still_s=8 patience_s=0
 kubectl=$(bin_folder)/kubectl
 export KUBECONFIG=$base/$cluster/kubeconfig
 resource='resources: {limits: {nvidia.com/gpu: 1}}'
@@ -14,7 +15,7 @@ sleeps="command: [sh, -c, 'trap \"exit 0\" TERM; sleep 86400 & wait']"
 
 inside() { "$here/in.sh" "$cluster" "$@"; }
 
-# pod NAME INIT APP: what its init containers and its application have beside an image.
+# pod NAME INIT APP [SPEC]: what its init containers and its application have beside an image, and the pod.
 pod() {
     "$kubectl" apply -f - >/dev/null <<YAML
 apiVersion: v1
@@ -22,8 +23,28 @@ kind: Pod
 metadata: {name: $1}
 spec:
   terminationGracePeriodSeconds: 1
+  ${4:-}
   initContainers: [$2]
   containers: [{name: app, $image, $sleeps, $3}]
+YAML
+}
+
+make_kinds() {
+    "$kubectl" apply -f - >/dev/null <<'YAML'
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: 'device.driver == "gpu.nvidia.com"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: slot}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+---
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: slots.e2e.local}
+spec: {attachRequired: false, podInfoOnMount: true, volumeLifecycleModes: [Ephemeral]}
 YAML
 }
 
@@ -32,57 +53,72 @@ make_pods() {
     pod both-hold "{name: sidecar, restartPolicy: Always, $image, $sleeps, $resource}" "$resource"
     pod init-and-app-hold "{name: init, $image, command: ['true'], $resource}" "$resource"
     pod app-holds '' "$resource"
+    pod claim-held "{name: sidecar, restartPolicy: Always, $image, $sleeps, resources: {claims: [{name: slot}]}}" '' \
+        'resourceClaims: [{name: slot, resourceClaimName: slot}]'
+    pod volume-held "{name: sidecar, restartPolicy: Always, $image, $sleeps, volumeMounts: [{name: slot, mountPath: /slot}]}" '' \
+        'volumes: [{name: slot, csi: {driver: slots.e2e.local}}]'
     pod nothing-held "{name: sidecar, restartPolicy: Always, $image, $sleeps}" ''
     "$kubectl" wait --for=condition=Ready --timeout=60s pod --all >/dev/null
 }
 
-# One line for each container: pod, phase and reason, container, its state, its id, how often it was started again.
+# What is said of each pod, as JSON: phase, reason, and of each container its state and identity.
 facts() {
     "$kubectl" get pods -o json | python3 -c '
 import json, sys
+pods = {}
 for pod in json.load(sys.stdin)["items"]:
     status = pod["status"]
-    phase = status["phase"] + (":" + status["reason"] if "reason" in status else "")
-    for each in status.get("initContainerStatuses", []) + status.get("containerStatuses", []):
-        state = next(iter(each["state"]))
-        identity = each.get("containerID", "none")[-8:]
-        print(pod["metadata"]["name"], phase, each["name"], state, identity, each["restartCount"])
-    if "containerStatuses" not in status:
-        print(pod["metadata"]["name"], phase, "-", "-", "none", 0)' | sort
+    containers = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
+    pods[pod["metadata"]["name"]] = {
+        "phase": " ".join(filter(None, [status["phase"], status.get("reason")])),
+        "containers": {c["name"]: [next(iter(c["state"])), c.get("containerID", "")] for c in containers},
+    }
+print(json.dumps(pods))'
 }
 
-# What changed since the facts in $before.
+# One line for each pod: what became of its containers since the facts in $before.
 report() {
-    local pod phase container state identity restarts now
-    now=$(facts)
-    while read -r pod phase container state identity restarts; do
-        if grep -q "^$pod .* $container .* $identity " <<< "$before"; then same="same container"; else same="another container"; fi
-        printf '    %-18s %-34s %-8s %-11s %-17s restarts %s\n' "$pod" "$phase" "$container" "$state" "$same" "$restarts"
-    done <<< "$now"
-    "$kubectl" get pods -o 'jsonpath={range .items[?(@.status.phase=="Failed")]}{.metadata.name}{": "}{.status.message}{"\n"}{end}' |
-        sed 's/^/    /'
+    python3 -c '
+import json, sys
+before, now = (json.loads(text) for text in sys.argv[1:])
+for name, pod in sorted(now.items()):
+    words = []
+    for container, (state, identity) in pod["containers"].items():
+        same = before[name]["containers"].get(container, [None, None])[1] == identity
+        if container != "init":
+            words.append(f"{container} {'"'same'"' if same else '"'new'"'}, {state}")
+    print(f"    {name:18} {pod['"'phase'"']:33} {'"'; '"'.join(words) or '"'no container'"'}")' "$before" "$(facts)"
 }
 
-# A kubelet has looked at all pods again when it has written the node's status and started to sync.
-kubelet_settles() {
-    local since=$1
-    synced() { [[ $("$kubectl" get --raw "/api/v1/nodes/$cluster/proxy/pods" 2>/dev/null | wc -c) -gt 1000 ]]; }
-    wait_for 30 synced
+# Nothing changes any more: not for as long as $still_s, which is longer than the kubelet's usual steps.
+settles() {
     quiet() {
         local first
         first=$(facts)
-        sleep "$since"
+        sleep "$still_s"
         [[ $(facts) == "$first" ]]
     }
-    wait_for 120 quiet
+    wait_for "$settled_within_s" quiet
 }
 
+# Every pod that has not ended is ready. What the kubelet could not do it tries again after up to two minutes.
+recovered() {
+    ! "$kubectl" get pods -o 'jsonpath={range .items[*]}{.status.phase} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' |
+        grep -q '^\(Running\|Pending\) False$'
+}
+
+# event TEXT COMMAND...: what happens, and what is seen then.
 event() {
+    local begin
     echo "$1"
     shift
     before=$(facts)
     "$@"
-    kubelet_settles 8
+    begin=$(date +%s)
+    settles
+    if ((patience_s > 0)) && wait_for "$patience_s" recovered; then
+        echo "    (all that had not ended were ready within $(($(date +%s) - begin)) s)"
+    fi
     report
 }
 
@@ -95,30 +131,48 @@ afresh() {
     make_pods
 }
 
-restart_kubelet() { inside daemons.sh stop kubelet && inside daemons.sh start kubelet; }
-with_plugin_away() { inside daemons.sh stop gpus && restart_kubelet; }
-plugin_comes_back() { inside daemons.sh start gpus; }
-sidecars_die() { for each in sidecar-holds both-hold; do "$kubectl" exec "$each" -c sidecar -- kill 1; done; }
+kubelet_goes() { inside daemons.sh stop kubelet; }
+kubelet_comes() { inside daemons.sh start kubelet; }
+plugins_go() { for each in gpus dra csi; do inside daemons.sh stop "$each"; done; }
+plugins_come() {
+    inside daemons.sh start gpus
+    inside daemons.sh start dra
+    inside daemons.sh start csi
+}
+sidecars_die() {
+    "$kubectl" get pods -o 'jsonpath={range .items[*]}{.status.initContainerStatuses[?(@.name=="sidecar")].containerID}{"\n"}{end}' |
+        while IFS=/ read -r _ _ identity; do
+            [[ -z $identity ]] || inside ctr -n k8s.io task kill -s KILL "$identity" < /dev/null 2>/dev/null
+        done
+}
 reboot() { "$here/down.sh" --keep "$cluster" >/dev/null && "$here/up.sh" "$cluster" >/dev/null; }
+all() { for each in "$@"; do "$each"; done; }
 
 clean_up() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
 trap clean_up EXIT
 "$here/build.sh"
 "$here/images.sh"
-export GPU_HANDOFF_E2E_IMAGES GPU_HANDOFF_E2E_GPUS=simulated GPU_HANDOFF_E2E_REPLICAS=2 GPU_HANDOFF_E2E_LATE=dra
+# Plugins are started by hand, so that it is known when.
+export GPU_HANDOFF_E2E_IMAGES GPU_HANDOFF_E2E_GPUS=simulated GPU_HANDOFF_E2E_REPLICAS=2 GPU_HANDOFF_E2E_LATE="gpus dra"
 GPU_HANDOFF_E2E_IMAGES=$(images_folder)
 "$here/up.sh" "$cluster"
+plugins_come
+make_kinds
 
 afresh
-event "1. the kubelet is restarted, the device plugin goes on" restart_kubelet
-event "2. a sidecar's process dies then" sidecars_die
+event "1. the kubelet is restarted, the plugins go on" all kubelet_goes kubelet_comes
+event "2. the sidecars die then" sidecars_die
 afresh
-event "3. the kubelet is restarted while the device plugin is away" with_plugin_away
-event "4. a sidecar's process dies while it is away" sidecars_die
-event "5. the device plugin comes back" plugin_comes_back
+event "3. the kubelet is restarted while the plugins are away" all plugins_go kubelet_goes kubelet_comes
+event "4. the sidecars die while they are away" sidecars_die
+patience_s=180 still_s=25 event "5. the plugins come back" plugins_come
 afresh
-event "6. the node reboots, and the device plugin is there at once" reboot
+event "6. the sidecars die while the kubelet is restarted, the plugins go on" all kubelet_goes sidecars_die kubelet_comes
 afresh
-GPU_HANDOFF_E2E_LATE="gpus dra"
-event "7. the node reboots, and the device plugin is not there yet" reboot
-event "8. the device plugin comes" plugin_comes_back
+event "7. the sidecars die while the kubelet is restarted and the plugins are away" all plugins_go kubelet_goes sidecars_die kubelet_comes
+patience_s=180 still_s=25 event "8. the plugins come back" plugins_come
+afresh
+event "9. the node reboots, and the plugins come as soon as the node is ready" all reboot plugins_come
+afresh
+event "10. the node reboots, and the plugins are not there yet" reboot
+patience_s=180 still_s=25 event "11. the plugins come" plugins_come

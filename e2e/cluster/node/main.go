@@ -28,6 +28,7 @@ var commands = map[string]func() (*cobra.Command, error){
 	"etcd":                    plain(etcd),
 	"gpu-device-plugin":       plain(devicePlugin),
 	"gpu-dra-driver":          plain(draDriver),
+	"slot-csi-driver":         plain(csiDriver),
 	"helm":                    helmCommand,
 	"kube-apiserver":          plain(apiserver.NewAPIServerCommand),
 	"kube-controller-manager": plain(manager.NewControllerManagerCommand),

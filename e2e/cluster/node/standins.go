@@ -81,6 +81,17 @@ func draDriver() *cobra.Command {
 	return command
 }
 
+func csiDriver() *cobra.Command {
+	command := &cobra.Command{Use: "slot-csi-driver", SilenceUsage: true}
+	node := command.Flags().String("node", "", "the node's name")
+	slots := command.Flags().String("slots", "/run/slots", "where the pods' folders lie")
+	command.RunE = func(*cobra.Command, []string) error {
+		driver := &standin.CSIDriver{Node: *node, Slots: *slots, Kubelet: "/var/lib/kubelet"}
+		return untilSignalled(driver.Run)
+	}
+	return command
+}
+
 func untilSignalled(run func(context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

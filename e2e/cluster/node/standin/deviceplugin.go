@@ -23,6 +23,7 @@ const (
 	pluginSocket   = "nvidia-gpu.sock"
 	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 	registerWithin = 5 * time.Second
+	registerAgain  = 20 * time.Millisecond
 )
 
 // DevicePlugin offers a machine's GPUs as `nvidia.com/gpu`, as NVIDIA's device plugin does: a device's ID is the GPU's
@@ -75,17 +76,20 @@ func (p *DevicePlugin) serveOneKubelet(ctx context.Context, watcher *fsnotify.Wa
 		server.Stop()
 		<-served
 	}()
-	if _, err := os.Stat(kubelet); err == nil {
-		if err := register(ctx, kubelet); err != nil {
-			slog.Warn("the kubelet refuses, or left its socket behind", "error", err)
-		} else {
-			slog.Info("registered", "resource", resource)
-		}
-	}
+	// A kubelet's socket is there before it listens, or after it is gone. Within a second after it listens it admits all pods, and
+	// those with GPUs fail if it does not know the devices yet: so there is no pause to speak of.
+	attempt := time.After(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return false, nil
+		case <-attempt:
+			if err := register(ctx, kubelet); err != nil {
+				attempt = time.After(registerAgain)
+			} else {
+				attempt = nil
+				slog.Info("registered", "resource", resource)
+			}
 		case event := <-watcher.Events:
 			if event.Name == kubelet && event.Has(fsnotify.Create) {
 				return true, nil
@@ -105,7 +109,7 @@ func register(ctx context.Context, kubelet string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerWithin)
 	defer cancel()
 	request := &api.RegisterRequest{Version: api.Version, Endpoint: pluginSocket, ResourceName: resource}
-	_, err = api.NewRegistrationClient(connection).Register(ctx, request, grpc.WaitForReady(true))
+	_, err = api.NewRegistrationClient(connection).Register(ctx, request)
 	return err
 }
 
