@@ -163,10 +163,11 @@ impl Line {
         self.ask_for(word, value)?;
         let began = Instant::now();
         loop {
-            if self.load(word)?.is_some_and(|found| has_reached(found, value)) {
+            let found = self.load(word)?;
+            if found.is_some_and(|found| has_reached(found, value)) {
                 return Ok(true);
             }
-            self.check(word, value)?;
+            self.judge(word, value, found)?;
             let now = Instant::now();
             if now >= deadline {
                 return Ok(false);
@@ -181,8 +182,15 @@ impl Line {
     /// Whether a word can still reach a value, or has.
     pub(crate) fn check(&self, word: u32, value: u64) -> Result<(), Fault> {
         self.ask_for(word, value)?;
+        let found = self.load(word)?;
+        self.judge(word, value, found)
+    }
+
+    /// The same of a word that was just looked at.
+    fn judge(&self, word: u32, value: u64, found: Option<u64>) -> Result<(), Fault> {
         let state = self.lock()?;
-        if state.is_dead(word) { self.truth(&state, word, value) } else { Ok(()) }
+        // Others may have been told of the writer's end before: what they poisoned has set our streams free, too.
+        if state.is_dead(word) || found.is_none() { self.truth(&state, word, value) } else { Ok(()) }
     }
 
     /// A word as it is now; `None` once it is poisoned.
@@ -249,8 +257,11 @@ impl Line {
             if found < POISON {
                 let reached = state.reached.entry(*word).or_insert(found);
                 *reached = found.max(*reached);
-                ops::signal(self.driver, self.own.stream(), ptr, POISON)?;
-                state.poisoned = Some(Instant::now());
+                // Where it has come so far, no stream waits for it, and it stays what it is for whoever asks.
+                if state.waited.get(word).is_some_and(|value| !has_reached(found, *value)) {
+                    ops::signal(self.driver, self.own.stream(), ptr, POISON)?;
+                    state.poisoned = Some(Instant::now());
+                }
             }
         }
         Ok(())
@@ -273,6 +284,11 @@ impl Line {
         while let Some((word, value)) = state.waited.first_key_value().map(|(word, value)| (*word, *value)) {
             match self.load(word) {
                 Ok(Some(found)) if !has_reached(found, value) => return true,
+                // By others, who were told before: it may still fall back.
+                Ok(None) if state.poisoned.is_none() => {
+                    state.poisoned = Some(Instant::now());
+                    return true;
+                }
                 _ => state.waited.remove(&word),
             };
         }

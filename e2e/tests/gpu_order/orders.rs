@@ -209,18 +209,23 @@ fn what_was_ready_before_its_owner_died_stays_ready() -> anyhow::Result<()> {
     brake(&mut owner, "order")?;
     fill(&mut owner, "memory")?;
     write_on(&mut owner, "write", 42)?;
-    publish_on(&mut owner, "write", 1)?;
-    acquire(&mut reader, "frame", "lease")?;
-    wait_on(&mut reader, "read")?;
-    reader.order(Step::Synchronize { stream: s("read") })?;
+    publish_on(&mut owner, "write", 2)?;
+    let mut other = stage.app(&stage.consumer)?;
+    for reader in [&mut reader, &mut other] {
+        acquire(reader, "frame", "lease")?;
+        wait_on(reader, "read")?;
+        reader.order(Step::Synchronize { stream: s("read") })?;
+    }
     owner.kill()?;
     owner.reap()?;
     stage.node.wait_for_log("leases are left")?;
-    reader.order(Step::CheckLease { lease: s("lease") })?;
-    reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })?;
-    assert_eq!(number(&mut reader, Step::ReadLease { lease: s("lease") })?, 42);
-    release_on(&mut reader, "read")?;
-    finish(stage, [reader])
+    for reader in [&mut reader, &mut other] {
+        reader.order(Step::CheckLease { lease: s("lease") })?;
+        reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })?;
+        assert_eq!(number(reader, Step::ReadLease { lease: s("lease") })?, 42);
+        release_on(reader, "read")?;
+    }
+    finish(stage, [reader, other])
 }
 
 #[test]
