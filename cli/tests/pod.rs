@@ -197,7 +197,8 @@ fn watch_writes_one_json_object_a_line() {
 #[test]
 fn whoami_says_what_the_node_sees() {
     let text = stdout(&gpu_handoff(&["whoami"], empty));
-    for part in ["ml/server-1", "ml/llama", "0000000000009b2f", "0.1", "can be cured"] {
+    let version = format!("{}.{}", PROTOCOL_VERSION.0, PROTOCOL_VERSION.1);
+    for part in ["ml/server-1", "ml/llama", "0000000000009b2f", &version, "can be cured"] {
         assert!(text.contains(part), "{text}");
     }
     let value = json(&gpu_handoff(&["whoami", "-o", "json"], empty));

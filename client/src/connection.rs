@@ -22,10 +22,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use gpu_handoff_protocol::codec::Outgoing;
-use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Event, RequestId};
+use gpu_handoff_protocol::codec::{self, Outgoing};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, ClientMessage, Event, RequestId};
 use gpu_handoff_protocol::socket::SeqPacket;
-use gpu_handoff_protocol::{BufferId, BufferInfo, Instance, LeaseId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, Instance, LeaseId};
 use rustix::event::EventfdFlags;
 
 use crate::again::{Again, Kept};
@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     /// The process that connected. Rights belong to it alone.
     process: u32,
     state: Mutex<State>,
+    /// Whether there are processors to spare for one that does not sleep while what it waits for is about to come.
+    stays_awake: bool,
     /// Where the listener waits while others read.
     quiet: Condvar,
     /// An eventfd that calls the listener from its poll: what others read may leave it something to unmap.
@@ -83,7 +85,10 @@ impl Connection {
     pub(crate) fn new(socket: SeqPacket, way: Way, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Mutex::new(State::new(socket));
-        Ok(Self { way, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
+        let (process, quiet) = (std::process::id(), Condvar::new());
+        let processors = std::thread::available_parallelism();
+        let stays_awake = processors.is_ok_and(|found| found.get() >= limits::AWAKE_PROCESSORS);
+        Ok(Self { way, process, state, stays_awake, quiet, bell, sink })
     }
 
     /// This broker has said welcome.
@@ -124,6 +129,20 @@ impl Connection {
         deadline: Instant,
     ) -> Result<BrokerBody, Fault> {
         self.begin(Slot::new(body, kept))?.answer(deadline)
+    }
+
+    /// Says that a buffer of this name is about to be published, if there is room for that. It makes no difference but to
+    /// how soon everybody on the way hears of it then: they wake up meanwhile.
+    pub(crate) fn announce(&self, name: &BufferName) {
+        if let Ok(mut state) = self.state.lock()
+            && let Some(socket) = state.socket()
+        {
+            let message =
+                ClientMessage { request: state.number(), body: ClientBody::Announce(vec![name.clone()]) };
+            drop(state);
+            // Whoever reads next sees that the broker is gone.
+            let _ = socket.try_send(&codec::encode_client(&message));
+        }
     }
 
     /// Asks; [`answered`](Self::answered) tells when there is an answer.

@@ -50,10 +50,15 @@ struct Exported {
 impl Exporter {
     /// States a buffer's facts and exports its memory.
     pub(crate) fn export(&self, buffer: &Buffer<'_>) -> Result<Ready, Fault> {
+        self.export_announced(buffer, &|| ())
+    }
+
+    /// The same; calls `announce` before the driver is asked for what takes it long.
+    pub(crate) fn export_announced(&self, buffer: &Buffer<'_>, announce: &dyn Fn()) -> Result<Ready, Fault> {
         buffer.check()?;
         let memory = match &buffer.source {
             Source::Nothing => return Err(no_memory()),
-            Source::Vmm(memory) => self.export_vmm(*memory)?,
+            Source::Vmm(memory) => self.export_vmm(*memory, announce)?,
             Source::Exported(exported) => Exported {
                 kind: Kind::Vmm,
                 // A duplicate: a message owns what it attaches.
@@ -63,7 +68,7 @@ impl Exporter {
                 allocation: exported.bytes,
                 range: None,
             },
-            Source::Pointer { ptr, bytes } => self.export_pointer(*ptr, *bytes)?,
+            Source::Pointer { ptr, bytes } => self.export_pointer(*ptr, *bytes, announce)?,
         };
         let (offset, size) = memory.range.or(buffer.range).unwrap_or((0, memory.allocation));
         check_range(offset, size, memory.allocation)?;
@@ -83,18 +88,19 @@ impl Exporter {
         Ok(Ready { publication, kept: Kept::new(memory.again) })
     }
 
-    fn export_vmm(&self, memory: &dyn Exportable) -> Result<Exported, Fault> {
+    fn export_vmm(&self, memory: &dyn Exportable, announce: &dyn Fn()) -> Result<Exported, Fault> {
+        announce();
         let ExportedFd { fd, bytes, device } = memory.export().map_err(export_fault)?;
         self.hold_sentinel(device)?;
         let (again, carrier) = (Again::Memory(memory.hold()), Carrier::Descriptor(Arc::new(fd)));
         Ok(Exported { kind: Kind::Vmm, carrier, again, device, allocation: bytes, range: None })
     }
 
-    fn export_pointer(&self, ptr: u64, bytes: u64) -> Result<Exported, Fault> {
+    fn export_pointer(&self, ptr: u64, bytes: u64, announce: &dyn Fn()) -> Result<Exported, Fault> {
         let driver = Driver::load()?;
         match classify(driver, ptr)? {
             Memory::Vmm { offset, .. } => {
-                let exported = self.export_vmm(&VmmAllocation::of_pointer(driver, ptr)?)?;
+                let exported = self.export_vmm(&VmmAllocation::of_pointer(driver, ptr)?, announce)?;
                 Ok(Exported { range: Some((offset, bytes)), ..exported })
             }
             Memory::Legacy { device, bytes: allocation, offset, .. } => Ok(Exported {

@@ -72,3 +72,8 @@ pub const CACHED_MAPPINGS: usize = 1024;
 /// Memory that may stay mapped though nobody leases it, in bytes. The addresses cost nothing; a mapping keeps its
 /// buffer's memory alive only until the node says that the buffer ends.
 pub const CACHED_BYTES: u64 = 512 << 30;
+/// How long a thread that was told that what it waits for is about to come polls for it instead of sleeping: about as long
+/// as that takes.
+pub const AWAKE: Duration = Duration::from_micros(1000);
+/// With fewer processors than this it sleeps: it would be in the way of those that it waits for.
+pub const AWAKE_PROCESSORS: usize = 8;

@@ -102,7 +102,8 @@ impl Client {
         order: Order,
     ) -> Result<Published, Fault> {
         let began = Instant::now();
-        let mut ready = self.shared.exporter.export(buffer)?;
+        let announce = || self.shared.connection.announce(&buffer.name);
+        let mut ready = self.shared.exporter.export_announced(buffer, &announce)?;
         ready.publication.facts.order = Some(order);
         let told = Instant::now();
         let outcome = self.send_publications(vec![ready])?.pop();

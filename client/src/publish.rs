@@ -91,6 +91,13 @@ impl Published {
         self.took
     }
 
+    /// How long the node's check of its memory took, a part of [`PublishTook::answered`]: from the moment that the node had
+    /// read the publication to the GPU worker's verdict. `None` where nothing can be checked.
+    #[must_use]
+    pub fn checked(&self) -> Option<Duration> {
+        self.taken.receipt.checked
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &BufferName {
@@ -175,7 +182,8 @@ impl Client {
         let publish = || {
             self.shared.connection.check_process()?;
             let began = Instant::now();
-            let ready = self.shared.exporter.export(&buffer)?;
+            let announce = || self.shared.connection.announce(&name);
+            let ready = self.shared.exporter.export_announced(&buffer, &announce)?;
             let told = Instant::now();
             let mut outcomes = self.send_publications(vec![ready])?;
             let taken = outcomes.pop().ok_or(Fault::unexpected("one outcome"))??;

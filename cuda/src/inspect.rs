@@ -15,13 +15,17 @@ const LARGEST: u64 = 1 << 44;
 /// The largest power of two that is tried where the claim was wrong, in bytes.
 const LARGEST_GUESS: u64 = 1 << 38;
 
-/// What a descriptor was found to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a descriptor was found to be. Dropping it lets the memory go, which takes the driver about as long again as
+/// finding out: whoever waits for the answer can have it before.
+#[derive(Debug)]
 pub struct Inspection {
     /// The device that the memory is on; `None` if this process does not see it.
     pub device: Option<DeviceUuid>,
     /// Size of the memory in bytes, proven.
     pub bytes: u64,
+    /// Unmapped first, then the handle is released: the order of the fields.
+    _trial: Trial,
+    _handle: Handle,
 }
 
 /// Why a descriptor is not what was claimed.
@@ -69,9 +73,9 @@ impl SizeProof {
         let granule = device.vmm_granularity()?;
         let two = crate::vmm::VmmAllocation::create(driver, device, granule.saturating_mul(2))?;
         let handle = two.handle();
-        match (Probe { driver, handle, granularity: granule }).maps(granule) {
-            Ok(false) => Ok(SizeProof::WholeOnly),
-            Ok(true) => Ok(SizeProof::Thorough),
+        match (Probe { driver, handle, granularity: granule }).map(granule) {
+            Ok(None) => Ok(SizeProof::WholeOnly),
+            Ok(Some(_)) => Ok(SizeProof::Thorough),
             Err(InspectError::Cuda(error)) => Err(error),
             Err(_) => Ok(SizeProof::Thorough),
         }
@@ -79,7 +83,7 @@ impl SizeProof {
 }
 
 /// Imports the descriptor, asks which device the memory is on, and proves its size by trial mappings. Needs no context;
-/// everything is released again on every path.
+/// everything is released again on every path, at the latest with what this gives.
 pub fn inspect(
     driver: Driver,
     fd: BorrowedFd<'_>,
@@ -102,8 +106,9 @@ pub fn inspect(
         None => ASSUMED_GRANULARITY,
     };
     let probe = Probe { driver, handle: &handle, granularity };
-    if probe.is_exactly(claimed_bytes, proof)? {
-        return Ok(Inspection { device: device.map(|device| device.uuid()), bytes: claimed_bytes });
+    if let Some(trial) = probe.is_exactly(claimed_bytes, proof)? {
+        let device = device.map(|device| device.uuid());
+        return Ok(Inspection { device, bytes: claimed_bytes, _trial: trial, _handle: handle });
     }
     Err(InspectError::SizeMismatch { claimed: claimed_bytes, actual: probe.guessed_size(claimed_bytes)? })
 }
@@ -136,37 +141,42 @@ struct Probe<'a> {
     granularity: u64,
 }
 
+/// A mapping that is not used. Unmapped first, then the addresses are freed: the order of the fields.
+#[derive(Debug)]
+struct Trial {
+    _mapped: Mapped,
+    _range: Range,
+}
+
 impl Probe<'_> {
-    /// Can `bytes` of the memory be mapped?
-    fn maps(&self, bytes: u64) -> Result<bool, InspectError> {
-        /// Unmapped first, then the addresses are freed: the order of the fields.
-        struct Trial {
-            _mapped: Mapped,
-            _range: Range,
-        }
+    /// Maps `bytes` of the memory, if that can be done.
+    fn map(&self, bytes: u64) -> Result<Option<Trial>, InspectError> {
         let size = usize::try_from(bytes).map_err(|_| InspectError::Cuda(CudaError::invalid("cuMemMap")))?;
         let range = Range::reserve(self.driver, size).map_err(InspectError::Cuda)?;
         match range.map(self.handle, size) {
-            Ok(mapped) => {
-                drop(Trial { _mapped: mapped, _range: range });
-                Ok(true)
-            }
-            Err(error) if matches!(error.status, Status::NOT_SUPPORTED | Status::INVALID_VALUE) => Ok(false),
+            Ok(mapped) => Ok(Some(Trial { _mapped: mapped, _range: range })),
+            Err(error) if matches!(error.status, Status::NOT_SUPPORTED | Status::INVALID_VALUE) => Ok(None),
             Err(error) => Err(InspectError::Cuda(error)),
         }
     }
 
-    fn is_exactly(&self, bytes: u64, proof: SizeProof) -> Result<bool, InspectError> {
+    /// The trial that proves that the memory has this size.
+    fn is_exactly(&self, bytes: u64, proof: SizeProof) -> Result<Option<Trial>, InspectError> {
         if bytes == 0 || bytes > LARGEST || !bytes.is_multiple_of(self.granularity) {
-            return Ok(false);
+            return Ok(None);
         }
-        Ok(self.maps(bytes)? && (proof == SizeProof::WholeOnly || !self.maps(bytes + self.granularity)?))
+        let trial = self.map(bytes)?;
+        let is_a_part = || Ok(self.map(bytes + self.granularity)?.is_some());
+        match proof {
+            SizeProof::Thorough if trial.is_some() && is_a_part()? => Ok(None),
+            _ => Ok(trial),
+        }
     }
 
     /// The true size, if it is among the likely ones: at most 19 trials.
     fn guessed_size(&self, claimed: u64) -> Result<Option<u64>, InspectError> {
         for bytes in guesses(claimed, self.granularity) {
-            if self.is_exactly(bytes, SizeProof::Thorough)? {
+            if self.is_exactly(bytes, SizeProof::Thorough)?.is_some() {
                 return Ok(Some(bytes));
             }
         }

@@ -198,6 +198,8 @@ impl Bench {
     fn start(folder: &Folder, gpu: Arc<Gpu>, walls: Walls) -> anyhow::Result<Self> {
         let members = ["producer", "consumer"].map(|pod| Member { pod, group: "bench" });
         let node = Node::start(folder, gpu, &members)?;
+        // Once a boot, and in the driver's way meanwhile.
+        node.wait_for_log("self-test of legacy handles done")?;
         let pods = [Pod::start(&node, "producer", walls)?, Pod::start(&node, "consumer", walls)?];
         let ours = ours::Pair::start(&node, &pods)?;
         let baseline = baseline::Pair::start(&node, &pods)?;

@@ -170,7 +170,7 @@ impl Client {
     pub fn answer(&mut self, request: RequestId) -> anyhow::Result<BrokerBody> {
         loop {
             let message = self.hear()?.context("the connection ended before the answer came")?;
-            if message.request == request {
+            if message.request == request && !matches!(message.body, BrokerBody::Announced) {
                 return Ok(message.body);
             }
             if let (0, BrokerBody::Refused(refusal)) = (message.request, message.body) {

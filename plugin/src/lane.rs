@@ -101,6 +101,8 @@ pub struct Shared {
     pub next_session: Arc<AtomicU64>,
     /// How many descriptors a member may have in flight.
     pub in_flight: usize,
+    /// Whether there are processors to spare for those that stay awake for a moment.
+    pub stays_awake: bool,
     /// Whether the self-test of legacy handles has passed.
     pub pid_word_proven: Arc<AtomicBool>,
     /// Of which GPUs a process has the device nodes.

@@ -145,3 +145,10 @@ pub const SURVEY_PAUSE: Duration = Duration::from_secs(1);
 pub const SURVEY_LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Most bytes of its answer.
 pub const SURVEY_BYTES: u64 = 4 << 20;
+/// The protocol version from which on a client understands that what it waits for is announced.
+pub const ANNOUNCEMENTS_SINCE: (u32, u32) = (0, 2);
+/// How long those that were told of a publication that is about to come poll for it instead of sleeping: about as long as
+/// one takes.
+pub const AWAKE_TIME: Duration = Duration::from_micros(1000);
+/// With fewer processors than this they sleep: they would be in the way of the one that they wait for.
+pub const AWAKE_PROCESSORS: usize = 8;

@@ -295,6 +295,7 @@ impl Registry {
             Ask::Retire { id, until } => self.retire(session, request, id, until, now),
             Ask::Watch => self.watch(session, request),
             Ask::Cancel(target) => self.cancel(session, target),
+            Ask::Announce(names) => self.announce(session, &names),
             Ask::Reattach(items) => self.reattach(session, request, items, now),
         }
     }

@@ -40,7 +40,7 @@ pub use set::{SetInfo, SetPart, SetRef};
 /// Version of the wire protocol that this build speaks: (major, minor).
 ///
 /// A plugin serves its own minor version and the two before it; unknown fields are ignored.
-pub const PROTOCOL_VERSION: (u32, u32) = (0, 1);
+pub const PROTOCOL_VERSION: (u32, u32) = (0, 2);
 
 /// The socket that an application connects to when `GPU_HANDOFF_SOCKET` is not set.
 pub const DEFAULT_APP_SOCKET: &str = "/run/gpu-handoff/app.sock";

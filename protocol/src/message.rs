@@ -98,6 +98,8 @@ pub enum ClientBody {
     },
     /// Claim what another broker gave.
     Reattach(Vec<Claim>),
+    /// Buffers of these names are about to be published.
+    Announce(Vec<BufferName>),
 }
 
 /// A buffer to publish.
@@ -171,6 +173,8 @@ pub enum BrokerBody {
     Cancelled,
     /// Outcomes of a reattach, in order of its items.
     Reattached(Vec<Result<Reattached, Refusal>>),
+    /// What this acquire waits for is about to be published.
+    Announced,
     /// The request as a whole, or the connection, is refused.
     Refused(Refusal),
 }
@@ -201,6 +205,8 @@ pub struct PublishedAs {
     pub generation: u64,
     /// What its owner shows to another broker; `None`: this broker's end will end the buffer.
     pub receipt: Option<Receipt>,
+    /// How long the check of its memory took, its waits included; `None`: it was not checked.
+    pub checked: Option<Duration>,
 }
 
 /// A lease was given.

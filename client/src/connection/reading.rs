@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use gpu_handoff_protocol::Refusal;
 use gpu_handoff_protocol::codec::{self, Short};
-use gpu_handoff_protocol::message::{BrokerMessage, RequestId};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, RequestId};
 use gpu_handoff_protocol::socket::{Received, RecvBuffer, SeqPacket, wait};
 use rustix::event::PollFlags;
 
@@ -18,6 +18,7 @@ use super::slot::Slot;
 use super::state::{End, Link, Listener, State};
 use crate::deadline::after;
 use crate::error::Fault;
+use crate::limits;
 
 /// What reading the socket gave.
 pub(super) enum Read {
@@ -71,13 +72,19 @@ impl Connection {
         mut buffer: RecvBuffer,
         deadline: Instant,
     ) -> Result<MutexGuard<'a, State>, Fault> {
+        let awake_until = unlocked.awake_until;
         drop(unlocked);
-        let read = match wait(&[(socket.as_fd(), PollFlags::IN)], Some(deadline)) {
-            Ok(true) => read(socket, &mut buffer),
-            Ok(false) => Read::Nothing,
-            Err(_) => Read::Closed,
+        let early = awake_until.map(|until| watch(socket, &mut buffer, until.min(deadline)));
+        let read = match early {
+            Some(Read::Nothing) | None => match wait(&[(socket.as_fd(), PollFlags::IN)], Some(deadline)) {
+                Ok(true) => read(socket, &mut buffer),
+                Ok(false) => Read::Nothing,
+                Err(_) => Read::Closed,
+            },
+            Some(early) => early,
         };
         let mut state = self.lock()?;
+        state.awake_until = None;
         state.reader = Some(buffer);
         self.take_in(&mut state, read);
         Ok(state)
@@ -117,6 +124,9 @@ impl Connection {
             Read::Closed => self.lose(state, End::Lost(None)),
             Read::Short(short) => state.spoil(short, &*self.sink),
             Read::Packet(packet) => {
+                if let Ok((BrokerMessage { body: BrokerBody::Announced, .. }, _)) = &packet {
+                    state.awake_until = self.stays_awake.then(|| after(limits::AWAKE));
+                }
                 let end = match packet {
                     Ok((message, more)) => state.dispatch(message, more, &*self.sink),
                     Err(refusal) => Some(End::Unreadable(refusal)),
@@ -161,6 +171,18 @@ impl Connection {
         state.wake_all();
         self.wake_listener(state);
     }
+}
+
+/// Reads the packet that is about to come, without sleeping.
+fn watch(socket: &SeqPacket, buffer: &mut RecvBuffer, until: Instant) -> Read {
+    while Instant::now() < until {
+        match read(socket, buffer) {
+            // What is awaited may be done by this very processor.
+            Read::Nothing => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+    Read::Nothing
 }
 
 /// Reads one packet, if there is one.

@@ -89,6 +89,8 @@ pub(super) struct State {
     pub(super) waits: u64,
     /// What found no room yet.
     pub(super) unsent: Unsent,
+    /// What somebody waits for was announced: until then it is awaited without sleeping.
+    pub(super) awake_until: Option<Instant>,
     pub(super) end: Option<End>,
     pub(super) listener: Listener,
     /// The listener's poll looks for room, too.
@@ -110,6 +112,7 @@ impl State {
             waiting: 0,
             waits: 0,
             unsent: Unsent::default(),
+            awake_until: None,
             end: None,
             listener: Listener::Awake,
             room_watched: false,
@@ -207,8 +210,11 @@ impl State {
     /// Gives a packet to whom it belongs. `Some`: the connection ends.
     pub(super) fn dispatch(&mut self, message: BrokerMessage, more: bool, sink: &dyn Sink) -> Option<End> {
         let BrokerMessage { request, body } = message;
-        if request == 0 {
-            return self.notice(body, sink);
+        match body {
+            // Whoever waits for it is awake now, and waits on.
+            BrokerBody::Announced => return None,
+            _ if request == 0 => return self.notice(body, sink),
+            _ => {}
         }
         let Some(slot) = self.slots.get_mut(&request).filter(|slot| !slot.is_spoilt()) else {
             // An answer that nobody waits for any more.

@@ -73,6 +73,19 @@ fn answers_may_come_in_any_order() {
 }
 
 #[test]
+fn whoever_hears_that_its_buffer_is_about_to_come_waits_on() {
+    let (client, mut fake, _) = connected();
+    std::thread::scope(|scope| {
+        let lease = scope.spawn(|| client.acquire(named("w")).unwrap().info().facts.name.to_string());
+        let (request, _) = fake.expect();
+        fake.say(request, BrokerBody::Announced);
+        fake.say(request, BrokerBody::Announced);
+        fake.say(request, BrokerBody::Acquired(vec![grant(1, info(1, "w"))]));
+        assert_eq!(lease.join().unwrap(), "w");
+    });
+}
+
+#[test]
 fn an_answer_in_several_packets_is_joined() {
     let (client, mut fake, _) = connected();
     let many: Vec<Buffer<'_>> = (0..60)
@@ -88,7 +101,11 @@ fn an_answer_in_several_packets_is_joined() {
             Refusal::new(Code::QuotaBytes).compared_with(&"w".repeat(380), "x".repeat(380), "y".repeat(380))
         };
         let outcomes = (0..60).map(|n| {
-            if n == 5 { Ok(PublishedAs { id: id(5), generation: 3, receipt: None }) } else { Err(long()) }
+            if n == 5 {
+                Ok(PublishedAs { id: id(5), generation: 3, receipt: None, checked: None })
+            } else {
+                Err(long())
+            }
         });
         fake.say(request, BrokerBody::Published(outcomes.collect()));
         let published = publish.join().unwrap();
@@ -115,7 +132,12 @@ fn what_cannot_be_exported_does_not_hold_up_the_rest() {
         assert_eq!((items[0].facts.offset, items[0].facts.size), (4096, 100));
         fake.say(
             request,
-            BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1, receipt: None })]),
+            BrokerBody::Published(vec![Ok(PublishedAs {
+                id: id(1),
+                generation: 1,
+                receipt: None,
+                checked: None,
+            })]),
         );
         let outcomes = publish.join().unwrap();
         assert_eq!(outcomes[0].as_ref().unwrap_err().code(), Some(Code::NotExportable));
@@ -134,7 +156,12 @@ fn a_retire_gives_the_leases_left_or_the_refusal() {
             let (request, _) = fake.expect();
             fake.say(
                 request,
-                BrokerBody::Published(vec![Ok(PublishedAs { id: id(1), generation: 1, receipt: None })]),
+                BrokerBody::Published(vec![Ok(PublishedAs {
+                    id: id(1),
+                    generation: 1,
+                    receipt: None,
+                    checked: None,
+                })]),
             );
             let published = publish.join().unwrap();
             let retire = scope.spawn(|| published.retire(Duration::from_secs(5)));
@@ -234,7 +261,7 @@ fn what_is_published_too_late_is_revoked() {
     assert!(matches!(error, crate::error::Fault::TimedOut(_)), "{error:?}");
     let (request, _) = fake.expect();
     assert!(matches!(fake.expect().1, ClientBody::Cancel { request: it } if it == request));
-    let published = |random| Ok(PublishedAs { id: id(random), generation: 1, receipt: None });
+    let published = |random| Ok(PublishedAs { id: id(random), generation: 1, receipt: None, checked: None });
     let outcomes = vec![published(1), Err(Refusal::new(Code::QuotaBytes)), published(2)];
     fake.say(request, BrokerBody::Published(outcomes));
     expect_revoked(&mut fake, 1);
@@ -249,7 +276,7 @@ fn when_a_later_packet_of_publications_fails_the_earlier_ones_are_revoked() {
         let publish = scope.spawn(|| client.publish_many(many).unwrap_err());
         let (request, _) = fake.expect();
         let mut outcomes: Vec<_> = (0..64).map(|_| Err(Refusal::new(Code::QuotaBytes))).collect();
-        outcomes[7] = Ok(PublishedAs { id: id(7), generation: 1, receipt: None });
+        outcomes[7] = Ok(PublishedAs { id: id(7), generation: 1, receipt: None, checked: None });
         fake.say(request, BrokerBody::Published(outcomes));
         let (request, _) = fake.expect();
         fake.say(request, BrokerBody::Refused(Refusal::new(Code::Malformed)));

@@ -72,7 +72,7 @@ fn granted(lease: u64, random: u128) -> Result<Grant, Refusal> {
 }
 
 fn published_as(random: u128) -> Result<PublishedAs, Refusal> {
-    Ok(PublishedAs { id: id(random), generation: 1, receipt: Some(buffer_receipt(random)) })
+    Ok(PublishedAs { id: id(random), generation: 1, receipt: Some(buffer_receipt(random)), checked: None })
 }
 
 impl Scene {

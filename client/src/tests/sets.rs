@@ -19,7 +19,7 @@ fn hear_part(fake: &mut Fake, outcome: impl Fn(u32) -> Result<(), Refusal>) -> (
     let (request, body) = fake.expect();
     let ClientBody::PublishSet { part, items } = body else { panic!("no part of a set: {body:?}") };
     let count = u32::try_from(items.len()).unwrap();
-    let taken = |n| PublishedAs { id: id(u128::from(n) + 1), generation: 9, receipt: None };
+    let taken = |n| PublishedAs { id: id(u128::from(n) + 1), generation: 9, receipt: None, checked: None };
     let outcomes = (part.first..part.first + count).map(|n| outcome(n).map(|()| taken(n))).collect();
     fake.say(request, BrokerBody::Published(outcomes));
     (part, count)

@@ -163,7 +163,7 @@ impl Group {
             BufferInfo { id, generation: 1, owner: pod(), verified: false, facts, set: None },
             carrier,
         ));
-        PublishedAs { id, generation: 1, receipt: None }
+        PublishedAs { id, generation: 1, receipt: None, checked: None }
     }
 
     fn acquire(&self, wanted: &Wanted) -> Result<Grant, Refusal> {

@@ -65,6 +65,8 @@ pub struct StreamTimes {
     pub at_ns: Vec<u64>,
     /// Microseconds for exporting (producer) or importing and mapping (consumer).
     pub driver_us: Vec<f64>,
+    /// Microseconds that the node's check took (producer of fresh ones that can be checked).
+    pub checked_us: Vec<f64>,
     /// Microseconds until the node's grant (consumer).
     pub granted_us: Vec<f64>,
     /// Microseconds of the whole acquire (consumer).
@@ -94,6 +96,7 @@ fn produce_fresh(client: &Client, plan: &Plan, kind: MemoryKind, bytes: u64) -> 
         times.at_ns.push(now_ns());
         let published = client.publish(memory.as_buffer(&plan.name(round))?)?;
         times.driver_us.push(micros(published.took().exported));
+        times.checked_us.extend(published.checked().map(micros));
         next(&peer, &mut buffer)?; // The consumer has given it back.
         let free = free_memory()?;
         published.retire(Duration::ZERO)?;

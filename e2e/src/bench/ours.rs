@@ -19,6 +19,10 @@ pub(super) struct Times {
     pub export: Vec<f64>,
     /// From the exported memory to the consumer's grant: sockets, validation, policy, registry.
     pub node: Vec<f64>,
+    /// Of that: the check by the GPU worker, from the publication's arrival to the verdict. Nothing where nothing is checked.
+    pub check: Vec<f64>,
+    /// From ready to readable, but for the check.
+    pub unchecked: Vec<f64>,
     /// Importing and mapping, by the consumer's driver.
     pub map: Vec<f64>,
 }
@@ -67,7 +71,8 @@ impl Pair {
 
 /// From the producer's "ready" to the consumer's "readable".
 fn fresh(made: &StreamTimes, got: &StreamTimes) -> Times {
-    let mut times = Times::default();
+    let mut times =
+        Times { check: made.checked_us.iter().copied().skip(WARM_UP).collect(), ..Times::default() };
     let rounds = made.at_ns.iter().zip(&got.at_ns).zip(made.driver_us.iter().zip(&got.driver_us));
     for ((ready, readable), (exported, mapped)) in rounds.skip(WARM_UP) {
         let total = us_between(*ready, *readable);
@@ -76,6 +81,7 @@ fn fresh(made: &StreamTimes, got: &StreamTimes) -> Times {
         times.map.push(*mapped);
         times.node.push(total - exported - mapped);
     }
+    times.unchecked = times.total.iter().zip(&times.check).map(|(total, check)| total - check).collect();
     times
 }
 
@@ -84,9 +90,9 @@ fn asked(got: StreamTimes) -> Times {
     let counted = |values: Vec<f64>| values.into_iter().skip(WARM_UP).collect();
     Times {
         total: counted(got.acquire_us),
-        export: Vec::new(),
         node: counted(got.granted_us),
         map: counted(got.driver_us),
+        ..Times::default()
     }
 }
 

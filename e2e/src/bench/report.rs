@@ -41,7 +41,11 @@ pub struct Row {
     total: Option<Percentiles>,
     export: Option<Percentiles>,
     node: Option<Percentiles>,
+    /// Of `node`: the check by the GPU worker, from the publication's arrival to the verdict.
+    check: Option<Percentiles>,
     map: Option<Percentiles>,
+    /// The whole but for `check`.
+    unchecked: Option<Percentiles>,
     raw_driver: Option<Percentiles>,
     /// The check that the node's GPU worker makes, measured alone.
     inspect: Option<Percentiles>,
@@ -58,7 +62,9 @@ impl Row {
             total: Percentiles::of(&ours.total),
             export: Percentiles::of(&ours.export),
             node: Percentiles::of(&ours.node),
+            check: Percentiles::of(&ours.check),
             map: Percentiles::of(&ours.map),
+            unchecked: Percentiles::of(&ours.unchecked),
             raw_driver: raw.and_then(|r| Percentiles::of(&r.total)),
             inspect: raw.and_then(|r| Percentiles::of(&r.inspect)).filter(|_| case.mode == Mode::Fresh),
         }
@@ -89,14 +95,14 @@ impl fmt::Display for Report {
         writeln!(f, "From \"buffer ready\" to \"readable in the other pod\", in µs (p50 / p99):\n")?;
         writeln!(
             f,
-            "| kind | size | buffer is | rest before | rounds | gpu-handoff | of that: export | node | import and map | raw driver | \
-             check alone |"
+            "| kind | size | buffer is | rest before | rounds | gpu-handoff | of that: export | node | of node: check | import and map | \
+             all but the check | raw driver | check alone |"
         )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
         for r in &self.rows {
             let (kind, rest) = (kind_name(r.kind), rest(r.pause_us));
             write!(f, "| {kind} | {} | {} | {rest} | {} |", size(r.size), mode_name(r.mode), r.rounds)?;
-            for value in [r.total, r.export, r.node, r.map, r.raw_driver, r.inspect] {
+            for value in [r.total, r.export, r.node, r.check, r.map, r.unchecked, r.raw_driver, r.inspect] {
                 match value {
                     Some(p) => write!(f, " {:.0} / {:.0} |", p.p50_us, p.p99_us)?,
                     None => write!(f, " – |")?,

@@ -12,15 +12,28 @@ use gpu_handoff_protocol::message::{
     BrokerBody, Carrier, Claim, ClientBody, Keepsake, Reattached, SidecarBody, SlotBody,
 };
 use gpu_handoff_protocol::socket::SeqPacket;
-use gpu_handoff_simcuda::faults::{Action, Fault, arm};
+use gpu_handoff_simcuda::faults::{Action, Fault, arm, is_armed};
 
 use crate::scene::{BYTES, Scene, Stage, device, eventually, expect_code, refused_with};
 
+/// The fault that is armed.
+const NEXT: &str = "next";
+
 /// Lets the next import of a GPU worker end in this way.
 fn next_import(stage: &Stage, does: Action) -> anyhow::Result<()> {
+    next_call(stage, "cuMemImportFromShareableHandle", does)
+}
+
+/// Lets the next such call of a GPU worker end in this way.
+fn next_call(stage: &Stage, call: &str, does: Action) -> anyhow::Result<()> {
     let folder = stage.node.gpu.device_folder().context("a simulated device")?;
-    let import = Fault::new(does).of_call("cuMemImportFromShareableHandle").with_argument("gpu-worker");
-    Ok(arm(folder, "next-import", &import.times(1))?)
+    Ok(arm(folder, NEXT, &Fault::new(does).of_call(call).with_argument("gpu-worker").times(1))?)
+}
+
+/// The fault is over.
+fn has_struck(stage: &Stage) -> anyhow::Result<()> {
+    let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+    eventually("the fault strikes", || Ok(!is_armed(folder, NEXT)))
 }
 
 #[test]
@@ -54,6 +67,32 @@ fn a_member_that_breaks_workers_again_and_again() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_member_whose_memory_breaks_workers_when_it_is_let_go() -> anyhow::Result<()> {
+    Scene::start()?.run_disturbed(|stage| {
+        let source = stage.source()?;
+        let (mut client, grant) = stage.with_memory()?;
+        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
+        let item = || vmm("breaks-it-later", device(0), BYTES, memory.clone());
+        for (does, broken) in [(Action::Crash, 1), (Action::Hang, 2), (Action::Crash, 3)] {
+            // What the worker lets go when the fault comes is the member's, whichever it is.
+            client.publish_one(item()?)??;
+            next_call(stage, "cuMemUnmap", does)?;
+            // The answer comes before that, and is true.
+            client.publish_one(item()?)??;
+            has_struck(stage)?;
+            // Whoever asks next is not to blame, and finds that the worker is gone.
+            let mut other = Client::greeted(stage.consumer_socket())?;
+            other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
+            let told = format!("broke the gpu worker gpu={} times={broken}", device(0));
+            stage.node.wait_for_log(&told)?;
+        }
+        refused_with(client.publish_one(item()?)?, Code::MemberSuspended);
+        drop((client, grant));
+        source.finish()
+    })
+}
+
+#[test]
 fn what_waits_behind_a_descriptor_that_hangs_is_asked_again() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
         let source = stage.source()?;
@@ -76,8 +115,7 @@ fn hang_worker(stage: &Stage, client: &mut Client, memory: &Shared) -> anyhow::R
     next_import(stage, Action::Hang)?;
     let item = vmm("hangs", device(0), BYTES, Arc::clone(memory))?;
     let request = client.begin(ClientBody::Publish(vec![item]))?;
-    let folder = stage.node.gpu.device_folder().context("a simulated device")?;
-    eventually("the worker hangs", || Ok(!gpu_handoff_simcuda::faults::is_armed(folder, "next-import")))?;
+    has_struck(stage)?;
     Ok(request)
 }
 

@@ -162,6 +162,9 @@ fn lists_of_no_and_of_too_many_items_are_refused() -> anyhow::Result<()> {
         second(stage, bytes_of(release(0)), Code::Malformed)?;
         second(stage, bytes_of(release(MESSAGE_ITEMS + 1)), Code::TooLarge)?;
         second(stage, bytes_of(ClientBody::Publish(Vec::new())), Code::Malformed)?;
+        let announce = |count| Ok(ClientBody::Announce(vec!["a".parse()?; count]));
+        second(stage, bytes_of(announce(0).map_err(|e: anyhow::Error| e)?), Code::Malformed)?;
+        second(stage, bytes_of(announce(MESSAGE_ITEMS + 1).map_err(|e: anyhow::Error| e)?), Code::TooLarge)?;
         let long = Duration::from_secs(3600 * 24);
         second(
             stage,

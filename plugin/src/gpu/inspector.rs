@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use gpu_handoff_protocol::socket::RecvBuffer;
@@ -12,7 +12,7 @@ use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::warn;
+use tracing::{Instrument, Span, warn};
 
 use super::Verdict;
 use super::look::Look;
@@ -32,15 +32,37 @@ pub struct Inspector {
     buffer: Rc<RefCell<RecvBuffer>>,
     next_id: Cell<u64>,
     /// Workers that broke over a descriptor of this lane's member.
-    broken: Cell<u32>,
+    broken: Rc<Cell<u32>>,
+    /// The worker that was asked last, until it is told that it will be asked again: once for each time it was.
+    asked: RefCell<Weak<Road>>,
+    /// The lane's, for what is logged on its behalf.
+    span: Span,
 }
 
 impl Inspector {
     /// The way of the lane of this number, which receives into `buffer`.
     #[must_use]
     pub fn new(reach: Reach, lane: u32, buffer: Rc<RefCell<RecvBuffer>>) -> Self {
-        let (roads, tasks) = (Rc::default(), RefCell::default());
-        Self { reach, lane, roads, tasks, buffer, next_id: Cell::new(1), broken: Cell::new(0) }
+        let (roads, tasks, asked) = (Rc::default(), RefCell::default(), RefCell::default());
+        Self {
+            reach,
+            lane,
+            roads,
+            tasks,
+            buffer,
+            next_id: Cell::new(1),
+            broken: Rc::default(),
+            asked,
+            span: Span::current(),
+        }
+    }
+
+    /// Something to inspect is about to come, most likely for the worker that was asked last: it wakes up meanwhile.
+    pub fn announce(&self) {
+        if let Some(road) = self.asked.take().upgrade() {
+            // Whether it hears it makes no difference but to how soon it answers.
+            let _ = road.link.requests.try_send(&Request::Awake.packet(None));
+        }
     }
 
     /// What the claimed GPU's worker finds the descriptor to be, against the size that is claimed of it.
@@ -66,6 +88,7 @@ impl Inspector {
         self.may_ask()?;
         for _ in 1..limits::INSPECTION_TRIES {
             if let Some(verdict) = self.ask(&road, fd, bytes).await? {
+                self.asked.replace(Rc::downgrade(&road));
                 return Ok(verdict);
             }
             // Where this one has not been seen to be gone, it is now; the next road is behind that in the queue.
@@ -90,14 +113,6 @@ impl Inspector {
             wanted,
             self.broken.get(),
         ))
-    }
-
-    fn broke_one(&self, gpu: DeviceUuid) {
-        self.broken.set(self.broken.get() + 1);
-        warn!(%gpu, times = self.broken.get(), "a descriptor of the member broke the gpu worker");
-        if self.broken.get() == limits::WORKERS_BROKEN {
-            warn!("the member may not publish vmm buffers any more");
-        }
     }
 
     async fn node_has(&self, device: DeviceUuid) -> Result<(), Refusal> {
@@ -125,7 +140,7 @@ impl Inspector {
     async fn ask(&self, road: &Road, fd: &Arc<OwnedFd>, bytes: u64) -> Result<Option<Verdict>, Refusal> {
         let id = self.next_id.replace(self.next_id.get() + 1);
         let number = Begun { lane: self.lane, id };
-        let packet = Request::Inspect { number, bytes }.packet(Arc::clone(fd));
+        let packet = Request::Inspect { number, bytes }.packet(Some(Arc::clone(fd)));
         let answer = road.expect(id);
         let sent = match road.link.requests.try_send(&packet) {
             // Timers have their price: one is set only where there is something to wait for.
@@ -156,11 +171,11 @@ impl Inspector {
             Ok(Answer::Verdict(verdict)) => Ok(Some(verdict)),
             Ok(Answer::NotBegun) => Ok(None),
             Ok(Answer::Hung) => {
-                self.broke_one(road.link.gpu);
+                broke_one(&self.broken, road.link.gpu);
                 Err(too_late("an answer"))
             }
             Ok(Answer::Crashed) => {
-                self.broke_one(road.link.gpu);
+                broke_one(&self.broken, road.link.gpu);
                 Err(died())
             }
             Ok(Answer::Lost) | Err(_) => Err(died()),
@@ -202,16 +217,18 @@ impl Inspector {
         };
         self.roads.borrow_mut().insert(gpu, Rc::clone(&road));
         let (served, roads, buffer) = (Rc::clone(&road), Rc::clone(&self.roads), Rc::clone(&self.buffer));
+        let broken = Rc::clone(&self.broken);
         let mut tasks = self.tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn_local(async move {
-            served.serve(&buffer, need).await;
+        let serving = async move {
+            served.serve(&buffer, need, || broke_one(&broken, gpu)).await;
             // What is left of a worker that is gone takes no descriptors.
             let mut roads = roads.borrow_mut();
             if roads.get(&gpu).is_some_and(|road| Rc::ptr_eq(road, &served)) {
                 roads.remove(&gpu);
             }
-        });
+        };
+        tasks.spawn_local(serving.instrument(self.span.clone()));
         Ok(road)
     }
 
@@ -233,6 +250,15 @@ impl Inspector {
 
     async fn need(&self, gpu: DeviceUuid, need: WorkerNeed) -> Result<(), Refusal> {
         self.reach.needs.send(Need::Worker(gpu, need)).await.map_err(|_| stopping())
+    }
+}
+
+/// Another worker broke over a descriptor of the member.
+fn broke_one(broken: &Cell<u32>, gpu: DeviceUuid) {
+    broken.set(broken.get() + 1);
+    warn!(%gpu, times = broken.get(), "a descriptor of the member broke the gpu worker");
+    if broken.get() == limits::WORKERS_BROKEN {
+        warn!("the member may not publish vmm buffers any more");
     }
 }
 

@@ -129,7 +129,7 @@ impl Road {
         let (ours, theirs) = SeqPacket::pair()?;
         let replies = AsyncSeqPacket::new(ours)?;
         let theirs: OwnedFd = theirs.into_fd();
-        let register = Request::Register { lane }.packet(Arc::new(theirs));
+        let register = Request::Register { lane }.packet(Some(Arc::new(theirs)));
         let (waiting, begun) = (RefCell::default(), Notify::new());
         Ok((Rc::new(Self { link, lane, replies, waiting, begun }), register))
     }
@@ -164,8 +164,13 @@ impl Road {
     }
 
     /// Hands answers out until the worker is gone and every request is answered. `need` is told where another worker is
-    /// needed.
-    pub(super) async fn serve(&self, buffer: &RefCell<RecvBuffer>, need: impl Fn(WorkerNeed)) {
+    /// needed, `broke` where the worker broke over this lane's descriptor when it had answered for it.
+    pub(super) async fn serve(
+        &self,
+        buffer: &RefCell<RecvBuffer>,
+        need: impl Fn(WorkerNeed),
+        broke: impl FnOnce(),
+    ) {
         let mut fate = self.link.fate.subscribe();
         let mut watchdog = std::pin::pin!(sleep_until(Instant::now()));
         let mut guarded = false;
@@ -196,6 +201,9 @@ impl Road {
         // What it answered before it went.
         while let Ok(Some(frame)) = self.replies.try_recv_in(buffer) {
             self.read(&frame.bytes);
+        }
+        if self.broke_after_its_answer(fate) {
+            broke();
         }
         for (id, waiting) in self.waiting.take() {
             let _ = waiting.asker.send(self.by_fate(id, fate));
@@ -241,6 +249,16 @@ impl Road {
         for id in lost {
             let is_begun = note.begun == Begun { lane: self.lane, id };
             self.deliver(id, if is_begun { Answer::Hung } else { Answer::Lost });
+        }
+    }
+
+    /// Memory is let go after the answer, and is noted as begun until then.
+    fn broke_after_its_answer(&self, fate: Option<Fate>) -> bool {
+        match fate {
+            Some(Fate::Hung(begun) | Fate::Crashed(begun)) if begun.id != 0 && begun.lane == self.lane => {
+                !self.waiting.borrow().contains_key(&begun.id)
+            }
+            _ => false,
         }
     }
 

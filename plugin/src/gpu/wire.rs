@@ -83,7 +83,7 @@ fn clock() -> u64 {
     part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))
 }
 
-/// What a lane says to a worker; a descriptor comes along with each.
+/// What a lane says to a worker; a descriptor comes along with each but the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     /// The descriptor is the socket on which this lane is answered.
@@ -98,13 +98,16 @@ pub(super) enum Request {
         /// Size that the memory is said to have, in bytes.
         bytes: u64,
     },
+    /// Something to inspect is about to come: be awake.
+    Awake,
 }
 
 const REGISTER: u8 = 1;
 const INSPECT: u8 = 2;
+const AWAKE: u8 = 3;
 
 impl Request {
-    pub(super) fn packet(self, descriptor: Arc<OwnedFd>) -> Outgoing {
+    pub(super) fn packet(self, descriptor: Option<Arc<OwnedFd>>) -> Outgoing {
         let mut out = Vec::with_capacity(1 + Begun::BYTES + size_of::<u64>());
         match self {
             Self::Register { lane } => {
@@ -116,8 +119,9 @@ impl Request {
                 out.extend(number.to_bytes());
                 out.extend(bytes.to_le_bytes());
             }
+            Self::Awake => out.push(AWAKE),
         }
-        Outgoing { bytes: out, descriptors: vec![descriptor] }
+        Outgoing { bytes: out, descriptors: descriptor.into_iter().collect() }
     }
 
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
@@ -128,6 +132,7 @@ impl Request {
                 let number = Begun::from_bytes(array(&mut rest));
                 Some(Self::Inspect { number, bytes: u64::from_le_bytes(array(&mut rest)) })
             }
+            (AWAKE, 0) => Some(Self::Awake),
             _ => None,
         }
     }
@@ -251,10 +256,12 @@ mod tests {
         assert_eq!(Note::from_bytes(note.to_bytes()), note);
         assert!(note.age() < Duration::from_secs(60) && Note::default().age() > note.age());
         for request in [Request::Register { lane: 7 }, Request::Inspect { number, bytes: 1 << 40 }] {
-            let packet = request.packet(Arc::clone(&fd));
+            let packet = request.packet(Some(Arc::clone(&fd)));
             assert_eq!((Request::read(&packet.bytes), packet.descriptors.len()), (Some(request), 1));
             assert_eq!(Request::read(&packet.bytes[1..]), None);
         }
+        let awake = Request::Awake.packet(None);
+        assert_eq!((Request::read(&awake.bytes), awake.descriptors.len()), (Some(Request::Awake), 0));
         let device = DeviceUuid::from_bytes([9; 16]);
         for verdict in [
             Verdict::GpuMemory { device: Some(device) },

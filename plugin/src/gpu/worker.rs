@@ -17,12 +17,13 @@ use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, SizeProof, VmmAllocatio
 use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Frame;
-use gpu_handoff_protocol::socket::{self, RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket::{self, Received, RecvBuffer, SeqPacket};
 use rustix::event::PollFlags;
 use rustix::fs::MemfdFlags;
 
 use super::Verdict;
 use super::wire::{Begun, Note, Reply, Request, Word};
+use crate::awake::{self, Awake};
 use crate::limits;
 
 /// Size of the memory that serves as the measure, in bytes: one granule.
@@ -53,7 +54,8 @@ pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
         Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
     };
     say(&socket, &Word::Ready { devices, no_sample }, descriptors)?;
-    Worker { driver, proof, socket, notes, lanes: HashMap::new() }.serve()
+    let (lanes, awake) = (HashMap::new(), Awake::new(awake::is_affordable()));
+    Worker { driver, proof, socket, notes, lanes, awake }.serve()
 }
 
 /// Memory, exported: of the one GPU, or of the first; it is there for as long as somebody has the descriptor. And what it
@@ -80,13 +82,15 @@ struct Worker {
     notes: Arc<OwnedFd>,
     /// Where each lane is answered.
     lanes: HashMap<u32, SeqPacket>,
+    /// Whether it sleeps while it waits for what is about to come.
+    awake: Awake,
 }
 
 impl Worker {
     fn serve(mut self) -> io::Result<()> {
         let mut buffer = RecvBuffer::new();
         loop {
-            let frame = match self.socket.recv(&mut buffer, Some(Instant::now() + limits::WORKER_IDLE_TIME)) {
+            let frame = match self.next(&mut buffer) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => return self.last_word(&Word::Idle),
@@ -96,6 +100,18 @@ impl Worker {
                 return self.last_word(&Word::Failed { why });
             }
         }
+    }
+
+    /// The next packet, which may be awaited without sleeping.
+    fn next(&self, buffer: &mut RecvBuffer) -> io::Result<Option<Frame>> {
+        while self.awake.is_on() {
+            match self.socket.try_recv(buffer)? {
+                Received::Frame(frame) => return Ok(Some(frame)),
+                Received::Closed => return Ok(None),
+                Received::Nothing => awake::give_way(),
+            }
+        }
+        self.socket.recv(buffer, Some(Instant::now() + limits::WORKER_IDLE_TIME))
     }
 
     /// What was not begun is asked of the next worker, as the daemon learns by this one's end.
@@ -118,19 +134,44 @@ impl Worker {
                 Ok(None)
             }
             Request::Inspect { number, bytes } => {
-                rustix::io::pwrite(&self.notes, &Note::now(number).to_bytes(), 0)?;
-                let verdict = match &descriptor {
-                    Some(fd) => verdict(inspect(self.driver, fd.as_fd(), bytes, self.proof)),
-                    None => Verdict::Failed { why: "the descriptor did not arrive".to_owned() },
-                };
-                // The descriptor is closed before the answer: the daemon keeps its own until then.
+                self.awake.end();
+                self.note(number)?;
+                let failed = self.inspect(number, bytes, descriptor);
+                self.note(Begun::default())?;
+                Ok(failed)
+            }
+            Request::Awake => {
+                self.awake.begin();
+                Ok(None)
+            }
+        }
+    }
+
+    fn note(&self, number: Begun) -> io::Result<()> {
+        rustix::io::pwrite(&self.notes, &Note::now(number).to_bytes(), 0).map(drop).map_err(io::Error::from)
+    }
+
+    /// Inspects and answers; `Some`: the driver failed.
+    fn inspect(&mut self, number: Begun, bytes: u64, descriptor: Option<OwnedFd>) -> Option<String> {
+        let outcome = match &descriptor {
+            Some(fd) => inspect(self.driver, fd.as_fd(), bytes, self.proof).map_err(refused),
+            None => Err(Verdict::Failed { why: "the descriptor did not arrive".to_owned() }),
+        };
+        match outcome {
+            Ok(found) => {
+                // It is memory, and letting it go takes the driver its time: the lane need not wait for that.
+                self.answer(number, Verdict::GpuMemory { device: found.device });
+                None
+            }
+            Err(verdict) => {
+                // Closed before the answer: the daemon keeps its own until then.
                 drop(descriptor);
                 let failed = match &verdict {
                     Verdict::Failed { why } => Some(why.clone()),
                     _ => None,
                 };
                 self.answer(number, verdict);
-                Ok(failed)
+                failed
             }
         }
     }
@@ -149,12 +190,11 @@ fn has_ended(lane: &SeqPacket) -> bool {
     socket::wait(&[(lane.as_fd(), PollFlags::empty())], Some(Instant::now())).unwrap_or(true)
 }
 
-fn verdict(outcome: Result<gpu_handoff_cuda::Inspection, InspectError>) -> Verdict {
-    match outcome {
-        Ok(found) => Verdict::GpuMemory { device: found.device },
-        Err(InspectError::NotGpuMemory(e)) => Verdict::NotGpuMemory { answer: chain(&e) },
-        Err(InspectError::GpuNotReachable(_)) => Verdict::GpuMemory { device: None },
-        Err(InspectError::SizeMismatch { actual, .. }) => Verdict::SizeMismatch { actual },
-        Err(other) => Verdict::Failed { why: chain(&other) },
+fn refused(error: InspectError) -> Verdict {
+    match error {
+        InspectError::NotGpuMemory(e) => Verdict::NotGpuMemory { answer: chain(&e) },
+        InspectError::GpuNotReachable(_) => Verdict::GpuMemory { device: None },
+        InspectError::SizeMismatch { actual, .. } => Verdict::SizeMismatch { actual },
+        other @ InspectError::Cuda(_) => Verdict::Failed { why: chain(&other) },
     }
 }

@@ -23,7 +23,9 @@ use super::in_flight::Line;
 use super::outbox::{Outbox, Queued, Tally};
 use super::vet::WithoutRoom;
 use super::{Context, Newcomer, restore, slot};
+use crate::awake::{self, Awake};
 use crate::identity::Process;
+use crate::limits;
 use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
@@ -36,13 +38,14 @@ pub(super) struct Peer {
     overflown: RefCell<Vec<RequestId>>,
     stirred: Notify,
     ended: Cell<bool>,
+    awake: Awake,
 }
 
 impl Peer {
-    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally) -> Self {
+    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally, awake: Awake) -> Self {
         let outbox = RefCell::new(Outbox::new(of_member));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
-        Self { connection, process, outbox, overflown, stirred, ended }
+        Self { connection, process, outbox, overflown, stirred, ended, awake }
     }
 
     /// Which process it is.
@@ -56,8 +59,15 @@ impl Peer {
             BrokerBody::Event(_) if message.request != 0 => Some(message.request),
             _ => None,
         };
-        if matches!(message.body, BrokerBody::Cancelled) {
-            self.outbox.borrow_mut().watch_ended(message.request);
+        match message.body {
+            BrokerBody::Cancelled => self.outbox.borrow_mut().watch_ended(message.request),
+            // Its task is to see that it stays awake.
+            BrokerBody::Announced => {
+                self.awake.begin();
+                self.stirred.notify_one();
+            }
+            BrokerBody::Published(_) | BrokerBody::Acquired(_) => self.awake.end(),
+            _ => {}
         }
         for packet in codec::encode_broker(message) {
             if self.outbox.borrow().is_empty() {
@@ -118,7 +128,8 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
 
 async fn converse(context: &Rc<Context>, connection: &Rc<Line>, process: Process) {
     let id = context.new_session_id();
-    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes));
+    let awake = Awake::new(context.shared.stays_awake);
+    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes, awake));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context, peer: &peer };
@@ -222,6 +233,7 @@ impl Session<'_> {
             member: self.context.spec.member,
             own_pid: self.process.own_pid,
             process: self.peer.process(),
+            hears_announcements: version >= limits::ANNOUNCEMENTS_SINCE,
             reachable: self.context.device_nodes.of(self.process.key).await,
         };
         self.tell(Input::SessionOpened(self.id, facts));
@@ -283,6 +295,7 @@ impl Session<'_> {
                         return EndReason::OwnerClosed;
                     }
                 },
+                () = tokio::task::yield_now(), if self.peer.awake.is_on() => awake::give_way(),
             }
         }
     }
@@ -336,6 +349,11 @@ impl Session<'_> {
             ClientBody::Retire { id, deadline } => Ask::Retire { id, until: after(deadline) },
             ClientBody::Watch => Ask::Watch,
             ClientBody::Cancel { request } => Ask::Cancel(request),
+            ClientBody::Announce(names) => {
+                self.context.inspector.announce();
+                self.peer.awake.begin();
+                Ask::Announce(names)
+            }
             ClientBody::Reattach(claims) => {
                 let shown =
                     restore::check(self.context, claims.into_iter().map(restore::Item::from).collect());

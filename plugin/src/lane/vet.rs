@@ -10,6 +10,8 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Waker};
+use std::time::Instant;
 
 use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
 use gpu_handoff_protocol::message::{Carrier, Publication};
@@ -81,10 +83,16 @@ impl Desk {
             let _ = asker.send((0..count).map(|_| Err(refusal.clone())).collect());
         };
         match (Arc::clone(&self.room).try_acquire_many_owned(own), without_room) {
-            (Ok(undecided), _) => drop(tasks.spawn_local(async move {
-                publications(items, boot, &inspector, &turns, asker).await;
-                drop(undecided);
-            })),
+            (Ok(undecided), _) => {
+                let mut vetting = Box::pin(async move {
+                    publications(items, boot, &inspector, &turns, asker).await;
+                    drop(undecided);
+                });
+                // Begun at once: mostly the worker is asked by this already.
+                if vetting.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
+                    tasks.spawn_local(vetting);
+                }
+            }
             (Err(_), WithoutRoom::Refused) => refuse(asker, &self.no_room(own)),
             (Err(_), WithoutRoom::Waits) => {
                 let (room, refusal) = (Arc::clone(&self.room), self.no_room(own));
@@ -148,16 +156,17 @@ async fn publication(
     inspector: &Inspector,
     turns: &Semaphore,
 ) -> Result<Vetted, Refusal> {
+    let begin = Instant::now();
     check_facts(&publication.facts)?;
-    let verified = match &publication.carrier {
-        Carrier::Legacy(_) => false,
+    let checked = match &publication.carrier {
+        Carrier::Legacy(_) => None,
         Carrier::Descriptor(fd) => {
             let _turn = turns.acquire().await.map_err(|_| broken_off())?;
             check(&publication.facts, fd, inspector).await?;
-            true
+            Some(begin.elapsed())
         }
     };
-    Ok(Vetted { id: draw_id(boot)?, publication, verified })
+    Ok(Vetted { id: draw_id(boot)?, publication, checked })
 }
 
 /// What no policy and no member's usage could make good, and needs no worker to be seen. What this node's policy and the

@@ -43,7 +43,8 @@ fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
             let facts = MemberFacts { pod, slot, uid, group, devices: None };
             owner.apply(None, Input::MemberJoined(member, facts)).log();
             let process = ProcessKey { pid: number, started: 1, pidfs_inode: None };
-            let facts = SessionFacts { member, own_pid: number, process, reachable: None };
+            let facts =
+                SessionFacts { member, own_pid: number, process, hears_announcements: true, reachable: None };
             owner.apply(None, Input::SessionOpened(session(number), facts)).log();
             lane
         })
@@ -74,7 +75,7 @@ fn legacy(member: u32, number: u64) -> Ask {
     };
     let publication = Publication { facts, carrier: Carrier::Legacy([0; 64]) };
     let id = BufferId { boot: BOOT, random: u128::from(member) << 64 | u128::from(number) };
-    Ask::Publish(vec![Ok(Vetted { id, publication, verified: false })])
+    Ask::Publish(vec![Ok(Vetted { id, publication, checked: None })])
 }
 
 /// Everything that waits for a lane, as messages.

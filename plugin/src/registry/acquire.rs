@@ -22,6 +22,8 @@ struct Waiting {
     /// Until when to wait for what is not there; `None`: only for what is being restored.
     until: Option<Instant>,
     device: Option<DeviceUuid>,
+    /// It was told already that what it waits for is about to come.
+    announced: bool,
 }
 
 /// The acquires that wait for buffers to appear.
@@ -80,6 +82,20 @@ impl Waits {
         if let Some(keys) = self.by_name.get(&(group.clone(), name.clone())) {
             self.stirred.extend(keys);
         }
+    }
+
+    /// Those that wait for a name of this group, and are told so for the first time.
+    fn announce(&mut self, group: &GroupKey, name: &BufferName) -> Vec<Key> {
+        let keys = self.by_name.get(&(group.clone(), name.clone()));
+        let mut told = Vec::new();
+        for key in keys.into_iter().flatten() {
+            if let Some(waiting) = self.waiting.get_mut(key)
+                && !std::mem::replace(&mut waiting.announced, true)
+            {
+                told.push(*key);
+            }
+        }
+        told
     }
 
     /// A buffer that was being restored is there, or never will be.
@@ -146,7 +162,8 @@ impl Registry {
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
-        self.waits.add((session, request), Waiting { group, items, until, device }, restoring);
+        let waiting = Waiting { group, items, until, device, announced: false };
+        self.waits.add((session, request), waiting, restoring);
     }
 
     /// Whether any of these is missing, and whether any is being restored.
@@ -339,6 +356,18 @@ impl Registry {
         } else if !self.end_set_wait((session, target), Code::WaitTimeout) && self.unwatch(session, target) {
             self.close_request(session, target);
             self.reply(session, target, BrokerBody::Cancelled);
+        }
+    }
+
+    /// Tells those that wait for these names that they are about to be published.
+    pub(super) fn announce(&mut self, session: SessionId, names: &[BufferName]) {
+        let Some(group) = self.group_of(session).cloned() else { return };
+        for name in names {
+            for (waiter, request) in self.waits.announce(&group, name) {
+                if self.sessions.get(&waiter).is_some_and(|s| s.facts.hears_announcements) {
+                    self.reply(waiter, request, BrokerBody::Announced);
+                }
+            }
         }
     }
 

@@ -36,8 +36,16 @@ impl Registry {
         if let Some(m) = self.members.get_mut(&member) {
             m.sessions.insert(holder);
         }
-        self.sessions
-            .insert(holder, Session::new(SessionFacts { member, own_pid, process, reachable: None }));
+        self.sessions.insert(
+            holder,
+            Session::new(SessionFacts {
+                member,
+                own_pid,
+                process,
+                hears_announcements: false,
+                reachable: None,
+            }),
+        );
         self.expected.await_holder(tag, holder, now);
         self.effects.push(Effect::AwaitEnd(member, holder, process));
         holder

@@ -1,11 +1,11 @@
 //! What the registry is told.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::{EndReason, Publication, RequestId, Wanted};
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
-    BufferId, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, SetPart, SlotId,
+    BufferId, BufferName, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, SetPart, SlotId,
 };
 
 use super::{MemberId, SessionId, Shown, Topology, WantedSet};
@@ -68,6 +68,8 @@ pub struct SessionFacts {
     pub own_pid: u32,
     /// Which process it is.
     pub process: ProcessKey,
+    /// Whether it understands that what it waits for is announced.
+    pub hears_announcements: bool,
     /// The GPUs whose device nodes it has in its `/dev`; `None`: that was not looked at.
     pub reachable: Option<Vec<DeviceUuid>>,
 }
@@ -108,6 +110,8 @@ pub enum Ask {
     Watch,
     /// End a waiting acquire or a watch.
     Cancel(RequestId),
+    /// Buffers of these names are about to be published.
+    Announce(Vec<BufferName>),
     /// Claim what another daemon gave: receipts of this node, those that the edges refused as refusals.
     Reattach(Vec<Result<Shown, Refusal>>),
 }
@@ -119,6 +123,6 @@ pub struct Vetted {
     pub id: BufferId,
     /// What was stated, and the memory.
     pub publication: Publication,
-    /// Whether a GPU worker has checked device and size.
-    pub verified: bool,
+    /// How long it took to have device and size checked by a GPU worker; `None`: that cannot be done.
+    pub checked: Option<Duration>,
 }

@@ -43,12 +43,12 @@ impl Registry {
             }
         };
         let generation = self.next_generation(&group);
-        let Vetted { id, publication, verified } = vetted;
-        let info =
-            Arc::new(BufferInfo { id, generation, owner, verified, facts: publication.facts, set: None });
+        let Vetted { id, publication, checked } = vetted;
+        let (verified, facts) = (checked.is_some(), publication.facts);
+        let info = Arc::new(BufferInfo { id, generation, owner, verified, facts, set: None });
         self.charge(member, &info, &publication.carrier);
         self.insert(session, member, group, info, publication.carrier);
-        Ok(PublishedAs { id, generation, receipt: None })
+        Ok(PublishedAs { id, generation, receipt: None, checked })
     }
 
     /// Whether a session may publish this, whatever its name. Gives the pod that will be its owner.

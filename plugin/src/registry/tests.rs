@@ -172,7 +172,13 @@ impl World {
     fn open_as(&mut self, member: u32, own_pid: u32, process: ProcessKey) -> SessionId {
         self.next += 1;
         let session = SessionId(self.next);
-        let facts = SessionFacts { member: MemberId(member), own_pid, process, reachable: None };
+        let facts = SessionFacts {
+            member: MemberId(member),
+            own_pid,
+            process,
+            hears_announcements: true,
+            reachable: None,
+        };
         self.tell(Input::SessionOpened(session, facts));
         session
     }
@@ -189,9 +195,9 @@ impl World {
             Carrier::Legacy(_) => Kind::Legacy,
             Carrier::Descriptor(_) => Kind::Vmm,
         };
-        let verified = kind == Kind::Vmm;
+        let checked = (kind == Kind::Vmm).then_some(Duration::from_micros(50));
         let id = BufferId { boot: BOOT, random: u128::from(self.next) };
-        Vetted { id, publication: Publication { facts: facts(name, kind), carrier }, verified }
+        Vetted { id, publication: Publication { facts: facts(name, kind), carrier }, checked }
     }
 
     fn publish(&mut self, session: SessionId, name: &str, carrier: Carrier) -> Result<PublishedAs, Refusal> {

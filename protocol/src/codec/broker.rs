@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 
@@ -59,6 +60,7 @@ pub(super) fn read_body(
         Body::Retired(r) => BrokerBody::Retired(r.refused.map_or(Ok(r.leases), |r| Err(refusal(r)))),
         Body::Event(e) => BrokerBody::Event(event(e)?),
         Body::Cancelled(wire::CancelDone {}) => BrokerBody::Cancelled,
+        Body::Announced(wire::Announced {}) => BrokerBody::Announced,
         Body::Refused(r) => BrokerBody::Refused(refusal(r)),
         Body::Reattached(r) => {
             more = r.more;
@@ -113,7 +115,9 @@ fn read_published(item: wire::PublishedItem) -> Result<Result<PublishedAs, Refus
     use wire::published_item::Outcome;
     Ok(match item.outcome.ok_or_else(|| malformed("an outcome"))? {
         Outcome::Buffer(b) => {
-            Ok(PublishedAs { id: buffer_id(&b.id)?, generation: b.generation, receipt: receipt(b.receipt)? })
+            let (id, receipt) = (buffer_id(&b.id)?, receipt(b.receipt)?);
+            let checked = Some(b.checked_ns).filter(|ns| *ns > 0).map(Duration::from_nanos);
+            Ok(PublishedAs { id, generation: b.generation, receipt, checked })
         }
         Outcome::Refused(r) => Err(refusal(r)),
     })
@@ -195,6 +199,7 @@ pub(super) fn write(request: RequestId, body: &BrokerBody) -> Vec<Outgoing> {
         }),
         BrokerBody::Event(e) => Body::Event(write_event(e)),
         BrokerBody::Cancelled => Body::Cancelled(wire::CancelDone {}),
+        BrokerBody::Announced => Body::Announced(wire::Announced {}),
         BrokerBody::Refused(r) => Body::Refused(write_refusal(r)),
         BrokerBody::Acquired(items) => {
             return lease::acquired(request, items.iter().map(Result::as_ref), None);
@@ -218,7 +223,8 @@ fn write_published(item: &Result<PublishedAs, Refusal>) -> wire::PublishedItem {
     let outcome = match item {
         Ok(r) => {
             let (id, receipt) = (r.id.to_bytes().to_vec(), write_receipt(r.receipt.as_ref()));
-            Outcome::Buffer(wire::PublishedBuffer { id, generation: r.generation, receipt })
+            let checked_ns = r.checked.map_or(0, |took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            Outcome::Buffer(wire::PublishedBuffer { id, generation: r.generation, receipt, checked_ns })
         }
         Err(r) => Outcome::Refused(write_refusal(r)),
     };

@@ -61,6 +61,11 @@ pub(super) fn read_body(body: client_packet::Body, descriptors: Vec<OwnedFd>) ->
         Body::Watch(wire::Watch {}) => ClientBody::Watch,
         Body::Cancel(c) => ClientBody::Cancel { request: c.request },
         Body::Reattach(r) => ClientBody::Reattach(claims(r.items, descriptors)?),
+        Body::Announce(a) => {
+            check_items(a.names.len())?;
+            let names = a.names.iter().map(|name| name.parse().map_err(id_refusal));
+            ClientBody::Announce(names.collect::<Result<_, _>>()?)
+        }
     })
 }
 
@@ -146,6 +151,9 @@ pub(super) fn write_body(body: &ClientBody) -> client_packet::Body {
         }
         ClientBody::Watch => Body::Watch(wire::Watch {}),
         ClientBody::Cancel { request } => Body::Cancel(wire::Cancel { request: *request }),
+        ClientBody::Announce(names) => {
+            Body::Announce(wire::Announce { names: names.iter().map(ToString::to_string).collect() })
+        }
         ClientBody::Reattach(claims) => Body::Reattach(wire::Reattach {
             items: claims
                 .iter()

@@ -5,13 +5,14 @@ use gpu_handoff_protocol::codec::{
     Frame, Outgoing, decode_broker, decode_client, decode_sidecar, decode_slot, encode_broker, encode_client,
     encode_receipt_body, encode_sidecar, encode_slot, seal_receipt,
 };
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::print::{Print, frame};
 use crate::proto::{Schema, Seen, bytes, int};
-use crate::strategies::{broker, client, receipt_body, sidecar, slot};
+use crate::strategies::{broker, client, event, receipt_body, sidecar, slot};
 
 fn from_the_future(message: &str, packet: &Outgoing) -> Frame {
     let mut frame = frame(packet);
@@ -83,6 +84,10 @@ fn the_random_messages_have_every_field_of_the_protocol() {
     for _ in 0..150 {
         let mut visit = |message: &str, packet: &Outgoing| schema.visit(message, &packet.bytes, &mut seen);
         visit("ClientPacket", &encode_client(&client(3).new_tree(&mut runner).unwrap().current()));
+        let told = BrokerBody::Event(event().new_tree(&mut runner).unwrap().current());
+        for packet in encode_broker(&BrokerMessage { request: 1, body: told }) {
+            visit("BrokerPacket", &packet);
+        }
         for packet in encode_broker(&broker(3).new_tree(&mut runner).unwrap().current()) {
             visit("BrokerPacket", &packet);
         }

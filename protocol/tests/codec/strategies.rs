@@ -196,6 +196,7 @@ pub(crate) fn client(items: usize) -> impl Strategy<Value = ClientMessage> {
             .prop_map(|(id, deadline)| ClientBody::Retire { id, deadline }),
         Just(()).prop_map(|()| ClientBody::Watch),
         any::<u64>().prop_map(|request| ClientBody::Cancel { request }),
+        vec(name(), 1..=items).prop_map(ClientBody::Announce),
     ];
     (request(), body).prop_map(|(request, body)| ClientMessage { request, body })
 }
@@ -230,7 +231,7 @@ pub(crate) fn grant() -> impl Strategy<Value = Grant> {
     })
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub(crate) fn event() -> impl Strategy<Value = Event> {
     let reason = || {
         proptest::sample::select(&[
             EndReason::Retired,
@@ -270,8 +271,9 @@ pub(crate) fn broker(items: usize) -> impl Strategy<Value = BrokerMessage> {
             legacy_pid_word_proven,
             instance: Instance::from_bytes(instance),
         });
-    let published = (id(), any::<u64>(), option::of(receipt()))
-        .prop_map(|(id, generation, receipt)| PublishedAs { id, generation, receipt });
+    let checked = option::of((1..=u64::MAX).prop_map(Duration::from_nanos));
+    let published = (id(), any::<u64>(), option::of(receipt()), checked)
+        .prop_map(|(id, generation, receipt, checked)| PublishedAs { id, generation, receipt, checked });
     let reattached = proptest::sample::select(&[Reattached::Restored, Reattached::DescriptorWanted]);
     let body = prop_oneof![
         welcome.prop_map(BrokerBody::Welcome),
@@ -283,6 +285,7 @@ pub(crate) fn broker(items: usize) -> impl Strategy<Value = BrokerMessage> {
         outcome(any::<u32>()).prop_map(BrokerBody::Retired),
         event().prop_map(BrokerBody::Event),
         Just(BrokerBody::Cancelled),
+        Just(BrokerBody::Announced),
         refusal().prop_map(BrokerBody::Refused),
     ];
     (any::<u64>(), body).prop_map(|(request, body)| BrokerMessage { request, body })

@@ -12,7 +12,7 @@ fn of_an_answer_given_up_half_way_all_parts_are_revoked() {
     let request = state.number();
     state.open(request, Slot::new(ClientBody::Publish(Vec::new()), Vec::new())).unwrap();
     let part = |random| {
-        let receipt = PublishedAs { id: id(random), generation: 1, receipt: None };
+        let receipt = PublishedAs { id: id(random), generation: 1, receipt: None, checked: None };
         BrokerMessage { request, body: BrokerBody::Published(vec![Ok(receipt)]) }
     };
     assert!(state.dispatch(part(1), true, &memory).is_none());

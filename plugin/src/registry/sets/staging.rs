@@ -172,8 +172,8 @@ impl Registry {
         let set = set_ref(&staged.name, staged.items.len(), staged.total);
         let info = match self.admit(session, member, &vetted) {
             Ok(owner) => {
-                let Vetted { id, verified, ref publication } = vetted;
-                let facts = publication.facts.clone();
+                let Vetted { id, checked, ref publication } = vetted;
+                let (verified, facts) = (checked.is_some(), publication.facts.clone());
                 Arc::new(BufferInfo { id, generation, owner, verified, facts, set })
             }
             Err(refusal) => {
@@ -182,7 +182,7 @@ impl Registry {
             }
         };
         self.charge(member, &info, &vetted.publication.carrier);
-        let receipt = PublishedAs { id: info.id, generation, receipt: None };
+        let receipt = PublishedAs { id: info.id, generation, receipt: None, checked: vetted.checked };
         if let Some(staged) = self.staging.of.get_mut(&session) {
             staged.items.push((info, vetted.publication.carrier));
         }

@@ -23,6 +23,30 @@ fn a_buffer_goes_from_one_member_to_another_and_comes_to_an_end() {
 }
 
 #[test]
+fn who_waits_for_a_name_hears_once_that_it_is_about_to_come() {
+    let mut w = World::new(Policy::default());
+    let (producer, consumer, stranger) = (w.open(0, 1), w.open(1, 1), w.open(2, 1));
+    let until = Some(w.now + Duration::from_secs(1));
+    let wait = |w: &mut World, session, name| {
+        w.ask(session, Ask::Acquire { items: vec![named(name, 0)], until, device: None }).0
+    };
+    let request = wait(&mut w, consumer, "weights");
+    wait(&mut w, consumer, "others");
+    wait(&mut w, stranger, "weights");
+    let announce = || Ask::Announce(vec!["weights".parse().unwrap(); 3]);
+    let (_, sent) = w.ask(producer, announce());
+    let told: Vec<_> = sent.iter().map(|(session, m)| (*session, m.request)).collect();
+    assert_eq!(told, [(consumer, request)]);
+    assert!(matches!(sent[0].1.body, BrokerBody::Announced));
+    // Whoever announces much, and publishes nothing, disturbs nobody twice.
+    assert!(w.ask(producer, announce()).1.is_empty());
+    assert!(w.ask(stranger, Ask::Announce(vec!["others".parse().unwrap()])).1.is_empty(), "another group");
+    // It waits on, and gets it.
+    w.publish(producer, "weights", descriptor()).unwrap();
+    assert_eq!(w.registry.counts().1, 1);
+}
+
+#[test]
 fn another_group_sees_exactly_what_does_not_exist() {
     let mut w = World::new(Policy::default());
     let (producer, stranger) = (w.open(0, 1), w.open(2, 1));

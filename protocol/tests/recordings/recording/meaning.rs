@@ -81,6 +81,13 @@ pub fn of_client(message: &ClientMessage, numbers: &Numbers) -> String {
         ClientBody::Cancel { request } => {
             text.value("cancel", request);
         }
+        ClientBody::Announce(names) => {
+            text.under("announce", |t| {
+                names.iter().for_each(|name| {
+                    t.line(name);
+                })
+            });
+        }
         ClientBody::Reattach(claims) => {
             text.under("reattach", |t| {
                 for claim in claims {
@@ -204,6 +211,9 @@ pub fn of_broker(message: &BrokerMessage, more: bool, numbers: &Numbers) -> Stri
         BrokerBody::Cancelled => {
             text.line("cancelled");
         }
+        BrokerBody::Announced => {
+            text.line("announced");
+        }
         BrokerBody::Refused(r) => refusal(&mut text, r),
         BrokerBody::Reattached(items) => {
             text.under("reattached", |t| {
@@ -234,6 +244,7 @@ fn published(text: &mut Text, p: &PublishedAs) {
     text.under("item", |t| {
         t.value("id", p.id).value("generation", p.generation);
         receipt(t, p.receipt.as_ref());
+        t.some("checked ns", p.checked.map(|took| took.as_nanos()));
     });
 }
 

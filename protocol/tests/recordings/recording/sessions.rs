@@ -31,6 +31,7 @@ pub fn all() -> Result<Vec<(&'static str, Conversation)>, Refusal> {
         ("answers-in-several-packets", application::answers_in_several_packets()?),
         ("watch", application::watch()?),
         ("wait-and-cancel", application::wait_and_cancel()?),
+        ("announce", application::announce()?),
         ("set", sets::publish_and_acquire()?),
         ("set-broken", sets::broken()?),
         ("order", sets::order()?),

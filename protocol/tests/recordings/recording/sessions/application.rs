@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason, Event, Target, Wanted};
-use gpu_handoff_protocol::{Code, LeaseId, Refusal};
+use gpu_handoff_protocol::{Code, LeaseId, PROTOCOL_VERSION, Refusal};
 
 use super::super::file::Conversation;
 use super::Talk;
@@ -17,7 +17,7 @@ type Recorded = Result<Conversation, Refusal>;
 
 pub(super) fn hello() -> Recorded {
     let mut talk = Talk::about("An application says hello.");
-    talk.application(1, ClientBody::Hello { version: (0, 1), program: "trainer".to_owned() })?;
+    talk.application(1, ClientBody::Hello { version: PROTOCOL_VERSION, program: "trainer".to_owned() })?;
     talk.broker(1, BrokerBody::Welcome(welcome(0x11)))?;
     talk.end()
 }
@@ -25,7 +25,7 @@ pub(super) fn hello() -> Recorded {
 pub(super) fn hello_refused() -> Recorded {
     let mut talk = Talk::about("An application of a version that the node does not serve says hello.");
     talk.application(1, ClientBody::Hello { version: (9, 3), program: String::new() })?;
-    let refusal = refusal(Code::UnsupportedVersion).compared_with("version", "0.0 to 0.1", "9.3");
+    let refusal = refusal(Code::UnsupportedVersion).compared_with("version", "0.0 to 0.2", "9.3");
     talk.broker(0, BrokerBody::Refused(refusal))?;
     talk.end()
 }
@@ -104,6 +104,19 @@ pub(super) fn watch() -> Recorded {
     talk.broker(2, BrokerBody::Cancelled)?;
     talk.application(4, ClientBody::Watch)?;
     talk.broker(4, BrokerBody::Refused(refusal(Code::WatchOverflow)))?;
+    talk.end()
+}
+
+pub(super) fn announce() -> Recorded {
+    let mut talk =
+        Talk::about("A producer announces a buffer, for which a consumer waits already, and publishes it.");
+    let items = vec![Wanted { target: Target::Name(name("weights/layer-0")), newer_than: 6 }];
+    talk.application(2, ClientBody::Acquire { items, wait: Duration::from_millis(5_000), device: None })?;
+    talk.application(3, ClientBody::Announce(vec![name("weights/layer-0")]))?;
+    talk.broker(2, BrokerBody::Announced)?;
+    talk.application(4, ClientBody::Publish(vec![publication(tensor("weights/layer-0"))]))?;
+    talk.broker(4, BrokerBody::Published(vec![published(1, 7)]))?;
+    talk.broker(2, BrokerBody::Acquired(vec![Ok(grant(42, info(1, 7, tensor("weights/layer-0")), None))]))?;
     talk.end()
 }
 

@@ -1,7 +1,7 @@
 //! Another broker takes over.
 
 use gpu_handoff_protocol::message::{BrokerBody, Claim, ClientBody, EndReason, Event, Reattached};
-use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal};
 
 use super::super::file::Conversation;
 use super::super::packet::descriptor;
@@ -14,7 +14,7 @@ type Recorded = Result<Conversation, Refusal>;
 
 pub(super) fn reattach() -> Recorded {
     let mut talk = Talk::about("An application claims from another broker what it had.");
-    talk.application(1, ClientBody::Hello { version: (0, 1), program: "trainer".to_owned() })?;
+    talk.application(1, ClientBody::Hello { version: PROTOCOL_VERSION, program: "trainer".to_owned() })?;
     talk.broker(1, BrokerBody::Welcome(welcome(0x22)))?;
     let bare = |receipt| Claim { receipt, descriptor: None };
     let claims = vec![

@@ -36,7 +36,7 @@ pub(super) fn publish_and_acquire() -> Recorded {
         let taken = indexes.map(|n| {
             let random = u128::from(0x100 + n);
             let receipt = Some(buffer_receipt(random, vmm("layer")));
-            Ok(PublishedAs { id: id(random), generation: 9, receipt })
+            Ok(PublishedAs { id: id(random), generation: 9, receipt, checked: None })
         });
         talk.broker(request, BrokerBody::Published(taken.collect()))?;
     }

@@ -1,7 +1,7 @@
 //! A sidecar and the broker.
 
 use gpu_handoff_protocol::message::{SidecarBody, SlotBody};
-use gpu_handoff_protocol::{Code, Refusal};
+use gpu_handoff_protocol::{Code, PROTOCOL_VERSION, Refusal};
 
 use super::super::file::Conversation;
 use super::super::packet::descriptors;
@@ -12,8 +12,8 @@ type Recorded = Result<Conversation, Refusal>;
 
 fn greeted(title: &str) -> Result<Talk, Refusal> {
     let mut talk = Talk::about(title);
-    talk.sidecar(1, SidecarBody::Hello { version: (0, 1) })?;
-    talk.slot(1, SlotBody::Welcome { version: (0, 1), pod: pod("trainer-0"), group: group() })?;
+    talk.sidecar(1, SidecarBody::Hello { version: PROTOCOL_VERSION })?;
+    talk.slot(1, SlotBody::Welcome { version: PROTOCOL_VERSION, pod: pod("trainer-0"), group: group() })?;
     Ok(talk)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn keep() -> Recorded {
 pub(super) fn refused() -> Recorded {
     let mut talk = Talk::about("A sidecar of a version that the node does not serve says hello.");
     talk.sidecar(1, SidecarBody::Hello { version: (9, 3) })?;
-    let version = refusal(Code::UnsupportedVersion).compared_with("version", "0.0 to 0.1", "9.3");
+    let version = refusal(Code::UnsupportedVersion).compared_with("version", "0.0 to 0.2", "9.3");
     talk.slot(0, SlotBody::Refused(version))?;
     talk.end()
 }

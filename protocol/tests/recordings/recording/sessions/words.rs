@@ -1,13 +1,14 @@
 //! Names and numbers that the conversations share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpu_handoff_protocol::codec::{encode_receipt_body, seal_receipt};
 use gpu_handoff_protocol::message::{Carrier, Grant, Keepsake, Publication, PublishedAs, Welcome};
 use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt, ProcessKey, Receipt, ReceiptBody, Subject};
 use gpu_handoff_protocol::{
     Access, BootTag, BufferFacts, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, Instance,
-    Kind, LeaseId, Lifetime, Metadata, Order, PodRef, Refusal, Seat, SetRef, Tensor,
+    Kind, LeaseId, Lifetime, Metadata, Order, PROTOCOL_VERSION, PodRef, Refusal, Seat, SetRef, Tensor,
 };
 
 use super::super::packet::descriptor;
@@ -36,7 +37,7 @@ pub(super) fn group() -> GroupKey {
 
 pub(super) fn welcome(instance: u8) -> Welcome {
     Welcome {
-        version: (0, 1),
+        version: PROTOCOL_VERSION,
         pod: pod("trainer-0"),
         group: group(),
         boot: BOOT,
@@ -119,7 +120,7 @@ pub(super) fn of_set(index: u32, total: u32, facts: BufferFacts) -> BufferInfo {
 
 pub(super) fn published(random: u128, generation: u64) -> Result<PublishedAs, Refusal> {
     let receipt = Some(buffer_receipt(random, tensor("weights/layer-0")));
-    Ok(PublishedAs { id: id(random), generation, receipt })
+    Ok(PublishedAs { id: id(random), generation, receipt, checked: Some(Duration::from_nanos(71_000)) })
 }
 
 pub(super) fn grant(lease: u64, buffer: BufferInfo, seat: Option<u32>) -> Grant {
