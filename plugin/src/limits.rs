@@ -102,7 +102,9 @@ pub const JOURNAL_GROWTH: u64 = 4;
 /// Records up to which the journal is not written anew, however little is alive (1 MiB).
 pub const JOURNAL_RECORDS: u64 = 16_384;
 /// Buffers and leases of an ended session that are ended under one taking of the registry's lock.
-pub const ENDINGS_AT_A_TIME: usize = 128;
+pub const ENDINGS_AT_A_TIME: usize = 1_024;
+/// How often a thread gives its processor up between two of these while others wait for the lock.
+pub const PIECE_YIELDS: usize = 64;
 /// Ended buffers that the journal remembers.
 pub const JOURNAL_ENDED: usize = 4_096;
 /// How long it is not tried again to write a journal that could not be written.

@@ -10,6 +10,7 @@
 //! | what waits for a lane | [`queue`] |
 //! | what is written to the log | [`notes`] |
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
 use crate::journal::{Journal, Record};
+use crate::limits;
 use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Registry, SessionId};
 
 mod notes;
@@ -32,6 +34,8 @@ pub struct Owner {
     state: Mutex<State>,
     /// Told when a deadline came that is earlier than the one that is waited for, or when the state broke.
     stirred: Notify,
+    /// Threads that wait for the state.
+    waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -76,7 +80,7 @@ impl Owner {
             left: Vec::new(),
             due: None,
         };
-        Arc::new(Self { state: Mutex::new(state), stirred: Notify::new() })
+        Arc::new(Self { state: Mutex::new(state), stirred: Notify::new(), waiting: AtomicUsize::new(0) })
     }
 
     /// Makes a lane known; what concerns its member is queued there from now on.
@@ -103,10 +107,20 @@ impl Owner {
         let mut notes = Notes::default();
         let mut more = self.apply_piece(caller, input, &mut notes);
         while more && ends_sessions {
-            std::thread::yield_now();
+            self.let_others_in();
             more = self.apply_piece(caller, Input::GoOn, &mut notes);
         }
         notes
+    }
+
+    /// Lets those that wait have the state first: whoever gives a lock back and takes it again at once mostly gets it again.
+    fn let_others_in(&self) {
+        for _ in 0..limits::PIECE_YIELDS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Whether there is more to be done of what has ended.
@@ -114,7 +128,10 @@ impl Owner {
         let mut rest = Rest::default();
         let more = {
             let _end_of_all = StirIfPanicking(&self.stirred);
-            let Ok(mut state) = self.state.lock() else {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let state = self.state.lock();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let Ok(mut state) = state else {
                 self.stirred.notify_one();
                 return false;
             };
