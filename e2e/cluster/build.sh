@@ -3,17 +3,18 @@
 # They lie in the cache afterwards, where up.sh finds them, also from another checkout.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-"$here/preflight.sh" build
 
 readonly kubernetes=v1.37.2 kept_builds=3
 bin=$(bin_folder)
 begin=$(date +%s%3N)
 
 if [[ -e $bin/complete ]]; then
-    touch "$bin"
+    touch "$bin" # so that it is not the oldest
     echo "cluster build: warm, $bin"
     exit 0
 fi
+[[ -z ${GPU_HANDOFF_E2E_BIN:-} ]] || fail "$bin (GPU_HANDOFF_E2E_BIN) is not complete"
+"$here/preflight.sh" build
 if [[ -n $(find "$(go env GOCACHE)" -mindepth 2 -print -quit 2>/dev/null) ]]; then
     echo "cluster build: not built yet in this state; Go's cache is not empty, so it takes from 20 s up"
 else
@@ -81,7 +82,7 @@ rm -rf "$bin"
 mv "$partial" "$bin"
 # Builds of older sources go, so that the cache does not grow with each change.
 find "$cache" -maxdepth 1 -name 'cluster-*' -type d -printf '%T@ %p\n' | sort -rn |
-    tail -n "+$((kept_builds + 1))" | cut -d ' ' -f 2- | xargs -r rm -rf
+    tail -n "+$((kept_builds + 1))" | cut -d ' ' -f 2- | while read -r old; do rm -rf "$old" "$old.tar.xz"; done
 find "$bin" -type f -size +100k -printf '%s %f\n' | sort -rn |
     awk '{ printf "cluster build: %6.1f MB  %s\n", $1 / 1e6, $2 }'
 echo "cluster build: done in $(since "$begin"), $(du -sh "$bin" | cut -f 1) in $bin"

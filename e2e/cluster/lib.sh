@@ -48,9 +48,13 @@ bin_folder() {
     echo "${GPU_HANDOFF_E2E_BIN:-$cache/cluster-$(build_key)}"
 }
 
-# Where this checkout's images are made.
+# Where this checkout's images are made, or those that were given are.
 images_folder() {
     local target
+    if [[ -n ${GPU_HANDOFF_E2E_IMAGES:-} ]]; then
+        echo "$GPU_HANDOFF_E2E_IMAGES"
+        return
+    fi
     target=$(cargo metadata --manifest-path "$here/../../Cargo.toml" --format-version 1 --no-deps |
         sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     echo "$target/cluster-images"

@@ -18,7 +18,8 @@ source "$here/configure.sh"
 begin=$(date +%s%3N)
 name_cluster "${1:-}"
 "$here/preflight.sh" run
-bin=$(bin_folder)
+# A node that starts again has the programs that it had.
+bin=$(cat "$folder/bin" 2>/dev/null) || bin=$(bin_folder)
 [[ -e $bin/complete ]] || fail "the node's programs are not built in this state: $here/build.sh"
 [[ -z $(processes) ]] || fail "cluster $name runs already: $here/down.sh $name"
 

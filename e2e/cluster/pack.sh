@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Packs the node's programs, this folder and the images for a machine without network, Go and Debian: e2e/cluster/pack.sh FOLDER
+# Copy the folder there; `FOLDER/run.sh test-gpus.sh` unpacks it once and runs a script of this folder. Fails over the limit.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+readonly limit_mib=60
+out=$(mkdir -p "${1:?pack.sh FOLDER}" && cd "$1" && pwd)
+"$here/build.sh"
+"$here/images.sh"
+bin=$(bin_folder)
+images=$(images_folder)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# What the scripts call and a bare machine may lack, with its own loader and libraries: tool NAME.
+tool() {
+    local program library
+    program=$(realpath "$(command -v "$1")")
+    mkdir -p "$work/tools/lib"
+    cp "$program" "$work/tools/lib/$1"
+    for library in $(ldd "$program" | grep -o '/[^ ]*'); do cp -L "$library" "$work/tools/lib/"; done
+    cat > "$work/tools/$1" <<'SH'
+#!/bin/sh
+lib=$(dirname "$0")/lib
+exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib" "$lib/$(basename "$0")" "$@"
+SH
+    chmod +x "$work/tools/$1"
+}
+
+archive() { tar -C "$1" --sort=name --owner=0 --group=0 --mtime=@0 -c . | xz -9 -T0; }
+
+tool ip
+tool openssl
+cp -r "$images" "$work/images"
+mkdir "$work/cluster"
+cp "$here"/*.sh "$here"/*.py "$work/cluster/"
+# The programs change seldom and take a minute to compress.
+[[ -f $bin.tar.xz && $bin.tar.xz -nt $bin/complete ]] || { archive "$bin" > "$bin.tar.xz.partial" && mv "$bin.tar.xz.partial" "$bin.tar.xz"; }
+cp "$bin.tar.xz" "$out/bin.tar.xz"
+archive "$work" > "$out/rest.tar.xz"
+cat > "$out/run.sh" <<'SH'
+#!/usr/bin/env bash
+# run.sh SCRIPT [ARGUMENT...]: unpacks what lies beside it, once, and runs a script of e2e/cluster.
+set -euo pipefail
+packed=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+to=${GPU_HANDOFF_E2E_UNPACKED:-/var/tmp/gpu-handoff-packed}
+if [[ ! -e $to/unpacked ]]; then
+    mkdir -p "$to/bin"
+    for part in bin:bin rest:.; do
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$packed/${part%:*}.tar.xz" "$to/${part#*:}"
+    done
+    touch "$to/unpacked"
+fi
+export GPU_HANDOFF_E2E_BIN=$to/bin GPU_HANDOFF_E2E_IMAGES=$to/images PATH=$PATH:$to/tools
+exec "$to/cluster/$1" "${@:2}"
+SH
+chmod +x "$out/run.sh"
+
+total=0
+for file in "$out"/{bin,rest}.tar.xz; do
+    size=$(stat -c %s "$file")
+    total=$((total + size))
+    awk -v size="$size" -v file="${file##*/}" 'BEGIN { printf "cluster pack: %5.1f MiB  %s\n", size / 1048576, file }'
+done
+((total <= limit_mib * 1048576)) || fail "they are larger than $limit_mib MiB together"
+echo "cluster pack: $out"
