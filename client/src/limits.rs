@@ -21,6 +21,11 @@ pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// How long another broker is asked again for what it refused to restore for reasons that pass: as long as it waits for
 /// what its predecessor had.
 pub const REATTACH: Duration = Duration::from_secs(5);
+/// How often something is claimed of another broker whose GPU worker fails over it. Few: if it is that memory that breaks
+/// the workers, the broker suspends the pod.
+pub const CLAIM_TRIES: u32 = 2;
+/// Pause before the second of those, and after each that a worker failed over: until there is another worker.
+pub const CLAIM_PAUSE: Duration = Duration::from_millis(250);
 /// Pause before a packet is tried again that the kernel did not take though there was room for it: nothing tells when
 /// fewer descriptors are in flight.
 pub const SEND_PAUSE: Duration = Duration::from_millis(20);

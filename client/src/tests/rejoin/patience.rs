@@ -16,7 +16,7 @@ fn a_claim_that_is_refused_for_what_passes_is_made_again() {
     let (published, lease) = (scene.publish(&mut fake, 1), scene.acquire(&mut fake, 7, 2));
     fake.hang_up();
     let mut fake = scene.door.greeted(2);
-    for code in [Code::QuotaInFlight, Code::WorkerTimeout, Code::WorkerFailed] {
+    for code in [Code::QuotaInFlight, Code::QuotaDescriptors, Code::ShuttingDown] {
         let (request, claims) = fake.hear_claims();
         assert_eq!(claims.len(), 2);
         fake.say(request, BrokerBody::Reattached(vec![Err(Refusal::new(code)); 2]));
@@ -47,7 +47,7 @@ fn what_is_refused_for_longer_than_a_broker_waits_is_lost_alone() {
     let outcomes = |claims: &[Claim]| {
         let of = |claim: &Claim| match claim.receipt == lease_receipt(7) {
             true => Ok(Reattached::Restored),
-            false => Err(Refusal::new(Code::WorkerFailed)),
+            false => Err(Refusal::new(Code::QuotaInFlight)),
         };
         BrokerBody::Reattached(claims.iter().map(of).collect())
     };
@@ -74,6 +74,43 @@ fn what_is_refused_for_longer_than_a_broker_waits_is_lost_alone() {
         release.join().unwrap();
         assert!(asked > 2, "asked {asked} times");
     });
+}
+
+#[test]
+fn what_a_worker_fails_over_comes_last_and_alone_and_not_often() {
+    let (scene, mut fake) = scene();
+    let published: Vec<Published> = (1..=3).map(|random| scene.publish(&mut fake, random)).collect();
+    fake.hang_up();
+    let mut fake = scene.door.greeted(2);
+    let (request, claims) = fake.hear_claims();
+    assert_eq!(claims.len(), 3);
+    fake.say(request, BrokerBody::Reattached(vec![Ok(Reattached::DescriptorWanted); 3]));
+    // The first breaks the worker, and the second was with it; the third found no room.
+    let (request, claims) = fake.hear_claims();
+    let outcome = |claim: &Claim| {
+        Err(Refusal::new(match &claim.receipt {
+            it if *it == buffer_receipt(1) => Code::WorkerFailed,
+            it if *it == buffer_receipt(2) => Code::WorkerTimeout,
+            _ => Code::QuotaInFlight,
+        }))
+    };
+    fake.say(request, BrokerBody::Reattached(claims.iter().map(outcome).collect()));
+    let (request, again) = fake.hear_claims();
+    assert!(again.len() == 1 && again[0].receipt == buffer_receipt(3), "others first: {again:?}");
+    fake.say(request, BrokerBody::Reattached(vec![Ok(Reattached::Restored)]));
+    for _ in 0..2 {
+        let (request, again) = fake.hear_claims();
+        assert_eq!(again.len(), 1, "alone");
+        let outcome = match again[0].receipt == buffer_receipt(1) {
+            true => Err(Refusal::new(Code::WorkerFailed)),
+            false => Ok(Reattached::Restored),
+        };
+        fake.say(request, BrokerBody::Reattached(vec![outcome]));
+    }
+    // The next thing that is said is no claim.
+    scene.acquire(&mut fake, 7, 9);
+    let states: Vec<PublishedState> = published.iter().map(Published::state).collect();
+    assert_eq!(states, [PublishedState::Lost, PublishedState::Live, PublishedState::Live]);
 }
 
 #[test]
