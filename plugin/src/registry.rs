@@ -25,6 +25,7 @@
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
 //! | whether what comes back is allowed still | [`today`] |
+//! | room that is kept for it | [`reserved`] |
 //! | what the journal is to know | [`records`] |
 //! | what is found by a name | [`named`] |
 //! | who was ever given a buffer | [`given`] |
@@ -63,6 +64,7 @@ mod past;
 mod publish;
 pub mod reach;
 mod records;
+mod reserved;
 mod seats;
 mod sessions;
 mod sets;

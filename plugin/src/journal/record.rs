@@ -4,6 +4,7 @@
 //! 0     1       2      4           8     24       32      40     48       56    64
 //! kind  reason  zeros  life, seat  id    number   group   name   member   hash
 //! ```
+//! A live buffer has the bytes of its allocation from 2 to 8; more than fit there are written as the most that do.
 //! A lease has its process's start in the place of a group, and its number in the place of a name.
 //! What a kind does not use is zero.
 
@@ -67,6 +68,8 @@ pub enum Record {
         name: Tag,
         /// Its member.
         member: Tag,
+        /// Bytes of its allocation; 0: not known.
+        bytes: u64,
     },
     /// A lease was given.
     LeaseLive {
@@ -129,6 +132,9 @@ const RETIRING: u8 = 4;
 const BUFFER_ENDED: u8 = 5;
 const LEASE_ENDED: u8 = 6;
 const GENERATION: u8 = 7;
+
+/// Most bytes of an allocation that a record can tell.
+const MOST_BYTES: u64 = (1 << 48) - 1;
 
 /// A record as bytes, fields by their place.
 type Raw = [u8; RECORD_BYTES];
@@ -212,8 +218,9 @@ fn put_id(raw: &mut Raw, id: BufferId) {
 fn write(record: Record) -> Raw {
     let mut raw = blank(0, 0);
     match record {
-        Record::BufferLive { id, generation, group, name, member } => {
+        Record::BufferLive { id, generation, group, name, member, bytes } => {
             raw[0] = BUFFER_LIVE;
+            raw[2..8].copy_from_slice(&bytes.min(MOST_BYTES).to_le_bytes()[..6]);
             put_id(&mut raw, id);
             for (at, value) in [(24, generation), (32, group.0), (40, name.0), (48, member.0)] {
                 put_u64(&mut raw, at, value);
@@ -260,7 +267,12 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
     let seat = u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]).checked_sub(1).map(Seat);
     let (lease, reason) = (LeaseId(number), reason_of(raw[1]));
     Some(match raw[0] {
-        BUFFER_LIVE => Record::BufferLive { id, generation: number, group, name, member },
+        BUFFER_LIVE => {
+            let mut bytes = [0; 8];
+            bytes[..6].copy_from_slice(&raw[2..8]);
+            let bytes = u64::from_le_bytes(bytes);
+            Record::BufferLive { id, generation: number, group, name, member, bytes }
+        }
         LEASE_LIVE => {
             // Where other records have tags.
             let process = Holder { pid: u32::try_from(name.0).ok()?, started: group.0 };

@@ -27,7 +27,8 @@ fn open_in(folder: &Path, boot: BootTag) -> (Journal, Found) {
 fn live(n: u8) -> Record {
     let tag = |salt: u64| Tag(u64::from(n % 3) + salt);
     let (group, name, member) = (tag(10), tag(20), tag(30));
-    Record::BufferLive { id: id(n), generation: u64::from(n) + 1, group, name, member }
+    let bytes = ((1 << 48) - 1) >> (4 * n);
+    Record::BufferLive { id: id(n), generation: u64::from(n) + 1, group, name, member, bytes }
 }
 
 fn record() -> impl Strategy<Value = Record> {
@@ -59,7 +60,7 @@ fn record() -> impl Strategy<Value = Record> {
 /// What a reader with patience would say: each thing's fate is told by the records about it, and nothing else.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Model {
-    buffers: BTreeMap<BufferId, (u64, Option<alive::Retiring>)>,
+    buffers: BTreeMap<BufferId, (u64, u64, Option<alive::Retiring>)>,
     leases: BTreeMap<LeaseId, (BufferId, Option<Seat>)>,
     generations: BTreeMap<Tag, u64>,
 }
@@ -71,7 +72,7 @@ impl Model {
             let begun = history.iter().rposition(|r| *r == live(n));
             let Some(begun) = begun else { continue };
             let after = &history[begun..];
-            let Record::BufferLive { generation, .. } = live(n) else { unreachable!() };
+            let Record::BufferLive { generation, bytes, .. } = live(n) else { unreachable!() };
             if after.iter().any(|r| matches!(r, Record::BufferEnded { id: ended, .. } if *ended == id(n))) {
                 continue;
             }
@@ -81,7 +82,7 @@ impl Model {
                 }
                 _ => None,
             });
-            model.buffers.insert(id(n), (generation, retiring));
+            model.buffers.insert(id(n), (generation, bytes, retiring));
         }
         for lease in (0..12).map(LeaseId) {
             let last = history.iter().rev().find_map(|r| match r {
@@ -109,7 +110,7 @@ impl Model {
 
     fn found(alive: &Alive) -> Self {
         Self {
-            buffers: alive.buffers.iter().map(|(id, b)| (*id, (b.generation, b.retiring))).collect(),
+            buffers: alive.buffers.iter().map(|(id, b)| (*id, (b.generation, b.bytes, b.retiring))).collect(),
             leases: alive.leases.iter().map(|(l, a)| (*l, (a.buffer, a.seat))).collect(),
             generations: alive.generations.iter().map(|(g, last)| (*g, *last)).collect(),
         }

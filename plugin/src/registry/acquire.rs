@@ -311,7 +311,7 @@ impl Registry {
             // It is about to end.
             return Err(super::ending::retired(id, EndReason::OwnerClosed));
         }
-        self.policy.may_lease(&member.usage, 1)?;
+        self.policy.may_lease(&self.held_by(member), 1)?;
         self.check_reach(member, &s.facts, importer.device, buffer.info.facts.device)?;
         let rewrite = buffer.info.facts.kind == Kind::Legacy && self.collides(s.facts.own_pid, buffer)?;
         Ok((s.facts.member, rewrite))

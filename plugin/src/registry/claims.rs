@@ -165,7 +165,7 @@ impl Registry {
                 let Some(memory) = legacy.as_ref().or(carrier.as_ref()) else {
                     return Ok(Reattached::DescriptorWanted);
                 };
-                self.has_room_for(memory)?;
+                self.has_room_for(memory, self.descriptors)?;
                 let Some(memory) = legacy.or_else(|| carrier.take()) else {
                     return Ok(Reattached::DescriptorWanted);
                 };
@@ -268,6 +268,7 @@ impl Registry {
         if let Some(usage) = self.usage_mut(member) {
             usage.buffers += 1;
             usage.bytes += info.facts.allocation_size;
+            self.expected.reserved.settle(id);
         }
         let leases = self.expected.leases_of.get(&id).cloned().unwrap_or_default();
         self.leases.extend(leases.iter().map(|lease| (*lease, id)));

@@ -14,6 +14,7 @@ use gpu_handoff_protocol::message::EndReason;
 use gpu_handoff_protocol::{BufferId, LeaseId};
 
 use super::SessionId;
+use super::reserved::Reserved;
 use crate::journal::{AliveBuffer, AliveLease, Found, Record, SinceBoot, Tag};
 use crate::limits;
 
@@ -130,6 +131,8 @@ pub(super) struct Expected {
     /// Buffers that ended, by group, until the group has a member.
     pub(super) ended: HashMap<Tag, Vec<(BufferId, EndReason)>>,
     pub(super) generations: HashMap<Tag, u64>,
+    /// Room for it in the members' quotas.
+    pub(super) reserved: Reserved,
 }
 
 impl Expected {
@@ -167,6 +170,7 @@ impl Expected {
                     versions.insert((alive.generation, id));
                 }
             }
+            this.reserved.keep(id, &alive);
             this.buffers.insert(id, alive);
         }
         (this, over)
@@ -229,6 +233,7 @@ impl Expected {
     /// A buffer is not expected any more: it is there, or it will never be.
     pub(super) fn buffer_settled(&mut self, id: BufferId) -> Option<AliveBuffer> {
         let alive = self.buffers.remove(&id)?;
+        self.reserved.settle(id);
         self.unname(id, &alive);
         Some(alive)
     }

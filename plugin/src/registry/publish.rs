@@ -67,15 +67,15 @@ impl Registry {
             let wanted = format!("one that pod {} holds: {}", m.facts.pod, list(held));
             return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
         }
-        self.policy.may_publish(&m.usage, facts)?;
+        self.policy.may_publish(&self.held_by(m), facts)?;
         self.check_order(session, facts)?;
-        self.has_room_for(&vetted.publication.carrier)?;
+        self.has_room_for(&vetted.publication.carrier, self.descriptors_held())?;
         Ok(m.facts.pod.clone())
     }
 
-    /// Whether the daemon may keep one more such memory.
-    pub(super) fn has_room_for(&self, carrier: &Carrier) -> Result<(), Refusal> {
-        let (limit, held) = (self.capacity.descriptors, self.descriptors);
+    /// Whether the daemon may keep one more such memory beside what is held.
+    pub(super) fn has_room_for(&self, carrier: &Carrier, held: u64) -> Result<(), Refusal> {
+        let limit = self.capacity.descriptors;
         let wanted = held + u64::from(matches!(carrier, Carrier::Descriptor(_)));
         if wanted <= limit {
             return Ok(());

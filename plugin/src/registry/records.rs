@@ -62,6 +62,7 @@ impl Registry {
             group: self.group_tag(buffer.member, &buffer.group),
             name: tag_of(&buffer.info),
             member: self.member_tag(buffer.member),
+            bytes: buffer.info.facts.allocation_size,
             retiring,
         }
     }
@@ -83,6 +84,7 @@ impl Registry {
             group: self.group_tag(member, group),
             name: tag_of(info),
             member: self.member_tag(member),
+            bytes: info.facts.allocation_size,
         };
         self.records.push(record);
     }

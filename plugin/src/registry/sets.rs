@@ -186,7 +186,7 @@ impl Registry {
     fn may_lease_all(&self, importer: Importer, ids: &[BufferId]) -> Result<(), Refusal> {
         let member = self.sessions.get(&importer.session).and_then(|s| self.members.get(&s.facts.member));
         let member = member.ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        self.policy.may_lease(&member.usage, ids.len() as u64)?;
+        self.policy.may_lease(&self.held_by(member), ids.len() as u64)?;
         ids.iter().try_for_each(|id| {
             self.may_import(importer, *id)?;
             self.has_seat(*id)

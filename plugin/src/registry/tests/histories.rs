@@ -280,6 +280,7 @@ pub(super) fn check(w: &World) {
             (buffers, leases, buffers * 100)
         );
     }
+    check_reserved(r);
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
     let staged: u64 = r.members.keys().map(|m| r.staging.charged(*m).0).sum();
     assert_eq!(r.descriptors, live as u64 + staged);
@@ -292,6 +293,20 @@ pub(super) fn check(w: &World) {
     let unclaimed = r.expected.leases.keys().filter(|lease| r.leases.contains_key(lease)).count();
     assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>() + unclaimed);
     check_journal(w);
+}
+
+/// Room is kept for just what is expected of members and not counted as theirs.
+fn check_reserved(r: &Registry) {
+    for member in r.members.values() {
+        let is_counted = |id| r.buffers.get(id).is_some_and(|b| r.members.contains_key(&b.member));
+        let of_it = r.expected.buffers.iter().filter(|(id, b)| b.member == member.tag && !is_counted(*id));
+        let kept = of_it.fold((0, 0), |(count, bytes), (_, b)| (count + 1, bytes + b.bytes));
+        let leases = r.expected.leases.values().filter(|l| l.holder == member.tag).count() as u64;
+        let (held, has) = (r.held_by(member), member.usage);
+        assert_eq!((held.buffers - has.buffers, held.bytes - has.bytes), kept);
+        assert_eq!(held.leases - has.leases, leases);
+    }
+    assert!(!r.expected.buffers.is_empty() || r.expected.reserved.is_empty());
 }
 
 /// What a journal says, with deadlines that have passed like none.

@@ -4,6 +4,7 @@ use gpu_handoff_protocol::message::Reattached;
 
 use super::restarts::{Killed, bare, buffer_receipt, killed, lease_receipt, with_memory};
 use super::*;
+use crate::registry::Shown;
 
 fn killed_with_policies(before: Policy, carrier: Carrier, after: Policy) -> (Killed, SessionId, SessionId) {
     let mut w = World::new(before);
@@ -69,4 +70,68 @@ fn a_pod_that_was_moved_to_another_group_or_lost_its_gpu_has_nothing_of_before()
     moved(&mut w, &|facts| facts.devices = Some(vec![DeviceUuid::from_bytes([2; 16])]));
     let p = w.open_as(0, 1, producer);
     assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::DeviceMismatch);
+}
+
+fn with_quota(quota: Quota) -> Policy {
+    Policy { quota, ..Policy::default() }
+}
+
+/// A pod with all that its quota allows, after a restart: its process, its buffer's receipt and memory.
+fn killed_with_all_of_its(quota: Quota) -> (World, ProcessKey, Shown) {
+    let mut w = World::new(with_quota(quota));
+    let producer = w.open(0, 1);
+    let id = w.publish(producer, "weights", descriptor()).unwrap().id;
+    let before = code(w.publish(producer, "more", descriptor()));
+    let process = w.registry.sessions[&producer].facts.process;
+    let buffer = with_memory(&buffer_receipt(&w, 0, id));
+    w.restart();
+    // Another process of the pod comes before the one that had it.
+    let other = w.open(0, 2);
+    assert_eq!(code(w.publish(other, "more", descriptor())), before, "as before the restart");
+    let items = vec![Ok(w.vetted("more", descriptor()))];
+    let (parts, _) = w.publish_part(other, part("set", 1, 0), items);
+    assert_eq!(code(parts[0].clone()), before);
+    (w, process, buffer)
+}
+
+#[test]
+fn what_is_new_after_a_restart_leaves_room_for_what_is_to_come_back() {
+    let (one, bytes) = (Quota { buffers: 1, ..Quota::default() }, Quota { bytes: 199, ..Quota::default() });
+    for quota in [one, bytes] {
+        let (mut w, process, buffer) = killed_with_all_of_its(quota);
+        let p = w.open_as(0, 1, process);
+        assert_eq!(w.claim(p, buffer), Ok(Reattached::Restored));
+        // What is not shown keeps no room after its time.
+        let (mut w, ..) = killed_with_all_of_its(quota);
+        w.pass(Duration::from_secs(60));
+        let other = w.open(0, 2);
+        assert!(w.publish(other, "more", descriptor()).is_ok());
+    }
+}
+
+#[test]
+fn a_new_lease_leaves_room_for_those_that_are_to_come_back() {
+    let all = with_quota(Quota { leases: 1, ..Quota::default() });
+    let (Killed { mut w, lease, buffer, lease_id, .. }, p, c) =
+        killed_with_policies(all.clone(), descriptor(), all);
+    assert_eq!(w.claim(p, with_memory(&buffer)), Ok(Reattached::Restored));
+    assert_eq!(code(w.acquire(c, named("weights", 0))), Code::QuotaLeases);
+    assert_eq!(w.claim(c, bare(&lease)), Ok(Reattached::Restored));
+    assert_eq!(w.release(c, lease_id), Ok(()));
+    assert!(w.acquire(c, named("weights", 0)).is_ok());
+}
+
+#[test]
+fn others_descriptors_leave_room_for_those_that_are_to_come_back() {
+    let mut w = World::new(Policy::default());
+    w.registry.capacity.descriptors = 1;
+    let producer = w.open(0, 1);
+    let id = w.publish(producer, "weights", descriptor()).unwrap().id;
+    let process = w.registry.sessions[&producer].facts.process;
+    let buffer = buffer_receipt(&w, 0, id);
+    w.restart();
+    let stranger = w.open(2, 1);
+    assert_eq!(code(w.publish(stranger, "more", descriptor())), Code::QuotaDescriptors);
+    let p = w.open_as(0, 1, process);
+    assert_eq!(w.claim(p, with_memory(&buffer)), Ok(Reattached::Restored));
 }
