@@ -16,6 +16,7 @@
 //! |---|---|
 //! | what it is told, what is to be done | [`inputs`], [`effects`] |
 //! | members and sessions come and go | [`sessions`] |
+//! | what ended sessions had ends | [`leaving`] |
 //! | a buffer appears | [`publish`] |
 //! | a lease is given, waited for, given back | [`acquire`] |
 //! | buffers appear together, and are leased together | [`sets`] |
@@ -58,6 +59,7 @@ mod given;
 mod holders;
 mod inputs;
 mod lease_numbers;
+mod leaving;
 mod named;
 mod notices;
 mod past;
@@ -200,7 +202,7 @@ pub struct Registry {
     holders: HashMap<(MemberId, ProcessKey), SessionId>,
     last_holder: u64,
     /// What is left of sessions that have ended.
-    leaving: VecDeque<sessions::Leaving>,
+    leaving: VecDeque<leaving::Leaving>,
     effects: Vec<Effect>,
     records: Vec<Record>,
 }

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_protocol::message::{BrokerBody, EndReason, Grant, RequestId, SeatEnd, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Refusal};
 
 use super::named::Named;
@@ -127,7 +127,7 @@ fn ids(items: &[Wanted]) -> impl Iterator<Item = BufferId> {
     })
 }
 
-fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
+pub(super) fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
     items.iter().filter_map(|i| match &i.target {
         Target::Name(name) => Some(name),
         Target::Id(_) => None,
@@ -152,6 +152,7 @@ impl Registry {
         until: Option<Instant>,
     ) {
         let Importer { session, device } = importer;
+        self.unname_leaving_of(session, &items);
         let (missing, restoring) = self.lacks(session, &items);
         if !(restoring || missing && until.is_some()) {
             self.settle(importer, request, &items, Code::NotFound);
@@ -181,6 +182,7 @@ impl Registry {
 
     /// Answers an acquire with what is there now; what is not there is refused with `missing`.
     fn settle(&mut self, importer: Importer, request: RequestId, items: &[Wanted], missing: Code) {
+        self.unname_leaving_of(importer.session, items);
         let outcomes = items.iter().map(|item| self.acquire_one(importer, item, missing)).collect();
         self.reply(importer.session, request, BrokerBody::Acquired(outcomes));
     }
@@ -307,9 +309,8 @@ impl Registry {
         let (s, buffer) =
             (self.sessions.get(&importer.session).ok_or_else(gone)?, self.buffers.get(&id).ok_or_else(gone)?);
         let member = self.members.get(&s.facts.member).ok_or_else(gone)?;
-        if buffer.owner.is_some_and(|owner| !self.sessions.contains_key(&owner)) {
-            // It is about to end.
-            return Err(super::ending::retired(id, EndReason::OwnerClosed));
+        if let Some(reason) = self.is_about_to_end(buffer) {
+            return Err(super::ending::retired(id, reason));
         }
         self.policy.may_lease(&self.held_by(member), 1)?;
         self.check_reach(member, &s.facts, importer.device, buffer.info.facts.device)?;
@@ -373,6 +374,10 @@ impl Registry {
 
     pub(super) fn settle_waits_for_new_buffers(&mut self) {
         for key in std::mem::take(&mut self.waits.stirred) {
+            if self.is_taking_apart() {
+                let items = self.waits.waiting.get(&key).map(|waiting| waiting.items.clone());
+                self.unname_leaving_of(key.0, &items.unwrap_or_default());
+            }
             let Some(waiting) = self.waits.waiting.get(&key) else { continue };
             let (until, (missing, restoring)) = (waiting.until, self.lacks(key.0, &waiting.items));
             if !(restoring || missing && until.is_some()) {

@@ -179,6 +179,9 @@ impl Registry {
     fn show_known_buffer(&mut self, by: By, id: BufferId) -> Result<Reattached, Refusal> {
         let Some(buffer) = self.buffers.get(&id) else { return Err(retired(id, EndReason::Other)) };
         let ending = buffer.ending;
+        if let (None, Some(reason)) = (ending, self.is_about_to_end(buffer)) {
+            return Err(retired(id, reason));
+        }
         let Some(session) = by.session else {
             // A sidecar need not keep what nobody will be given any more.
             return ending.map_or(Ok(Reattached::Restored), |e| Err(e.refusal(id)));

@@ -45,6 +45,10 @@ impl Named {
         self.newest.1
     }
 
+    pub(super) const fn newest_generation(&self) -> u64 {
+        self.newest.0
+    }
+
     /// All of them, oldest first.
     pub(super) fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
         self.older.values().copied().chain([self.newest()])

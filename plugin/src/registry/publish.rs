@@ -32,6 +32,9 @@ impl Registry {
         };
         let outcome = self.admit(session, member, &vetted).and_then(|owner| {
             let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
+            if self.is_taking_apart() {
+                self.unname_leaving(&group, &vetted.publication.facts.name);
+            }
             self.name_is_free(&group, &vetted.publication.facts.name, member)?;
             Ok((owner, group))
         });

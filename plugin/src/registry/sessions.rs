@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
-use gpu_handoff_protocol::message::{EndReason, SeatEnd};
-use gpu_handoff_protocol::{BufferId, LeaseId};
+use gpu_handoff_protocol::message::EndReason;
 
+use super::leaving::Leaving;
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
 use crate::journal::Tag;
-use crate::limits;
 
 impl Registry {
     pub(super) fn member_joined(&mut self, member: MemberId, facts: MemberFacts) {
@@ -64,8 +63,8 @@ impl Registry {
     }
 
     /// Rights end with the session: its waits, watches and leases, and its buffers as soon as nobody leases them. One that
-    /// has much is taken apart piece by piece, so that others' inputs get in between; nobody is given anything of it
-    /// meanwhile.
+    /// has much is taken apart piece by piece, so that others' inputs get in between; nobody finds anything of it by name or
+    /// is given it meanwhile.
     pub(super) fn session_ended(&mut self, session: SessionId, reason: EndReason, now: Instant) {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(ended) = self.sessions.remove(&session) else { return };
@@ -85,38 +84,4 @@ impl Registry {
         }
         self.take_apart(now);
     }
-
-    /// Ends some of what ended sessions had.
-    pub(super) fn take_apart(&mut self, now: Instant) {
-        for _ in 0..limits::ENDINGS_AT_A_TIME {
-            let Some(leaving) = self.leaving.front_mut() else { return };
-            let (session, member, reason) = (leaving.session, leaving.member, leaving.reason);
-            if let Some(lease) = leaving.leases.pop_first() {
-                self.end_lease(lease, member, SeatEnd::Died);
-            } else if let Some(id) = leaving.published.pop_first() {
-                // Its process may have claimed it meanwhile.
-                if self.buffers.get(&id).is_some_and(|b| b.owner == Some(session)) {
-                    self.end_buffer(id, reason, None, now);
-                }
-            } else {
-                self.leaving.pop_front();
-            }
-        }
-    }
-
-    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn).
-    #[must_use]
-    pub fn has_more(&self) -> bool {
-        self.leaving.iter().any(|l| !(l.leases.is_empty() && l.published.is_empty()))
-    }
-}
-
-/// What a session had that has ended.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    session: SessionId,
-    member: MemberId,
-    reason: EndReason,
-    published: BTreeSet<BufferId>,
-    leases: BTreeSet<LeaseId>,
 }

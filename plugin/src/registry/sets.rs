@@ -53,10 +53,10 @@ impl Versions {
         self.0.values().flat_map(|version| version.buffers.values().copied())
     }
 
-    /// The newest whole version above a generation.
-    fn newest(&self, above: u64) -> Option<(u64, &Version)> {
-        let mut newer = self.0.iter().rev().take_while(|(generation, _)| **generation > above);
-        newer.find(|(_, version)| version.is_whole()).map(|(generation, version)| (*generation, version))
+    /// The whole versions above a generation, newest first. There are few: a new one supersedes the others.
+    fn newest(&self, above: u64) -> impl Iterator<Item = (u64, &Version)> {
+        let newer = self.0.iter().rev().take_while(move |(generation, _)| **generation > above);
+        newer.filter(|(_, version)| version.is_whole()).map(|(generation, version)| (*generation, version))
     }
 }
 
@@ -86,14 +86,14 @@ impl Registry {
 
     /// Whether there is a whole version of the set after this one.
     pub(super) fn is_superseded(&self, group: &GroupKey, set: &SetRef, generation: u64) -> bool {
-        let versions = self.groups.get(group).and_then(|g| g.sets.get(&set.name));
-        versions.is_some_and(|versions| versions.newest(generation).is_some())
+        self.newest_version(group, &set.name, generation).is_some()
     }
 
     /// The name of a set belongs to the pod that holds live buffers of it, or has begun to publish it.
     fn set_name_is_free(&self, group: &GroupKey, name: &BufferName, member: MemberId) -> Result<(), Refusal> {
         let live = self.groups.get(group).and_then(|g| g.sets.get(name));
-        let live = live.and_then(|versions| versions.buffers().next()).and_then(|id| self.buffers.get(&id));
+        let live = live.and_then(|versions| versions.buffers().find(|id| !self.is_leaving(*id)));
+        let live = live.and_then(|id| self.buffers.get(&id));
         self.is_not_expected(group, set_tag(name), name, member)?;
         let holder = live.map(|b| b.member).into_iter().chain(self.staging.publisher(group, name));
         match holder.into_iter().find(|holder| *holder != member) {
@@ -140,9 +140,15 @@ impl Registry {
         }
     }
 
+    /// The newest whole version above a generation, none of which is about to end.
+    fn newest_version(&self, group: &GroupKey, name: &BufferName, above: u64) -> Option<(u64, &Version)> {
+        let versions = self.groups.get(group)?.sets.get(name)?;
+        let stays = |version: &Version| !version.buffers.values().any(|id| self.is_leaving(*id));
+        versions.newest(above).find(|(_, version)| stays(version))
+    }
+
     fn find_set(&self, group: &GroupKey, wanted: &WantedSet) -> Option<(SetInfo, Vec<BufferId>)> {
-        let versions = self.groups.get(group)?.sets.get(&wanted.name)?;
-        let (generation, version) = versions.newest(wanted.newer_than)?;
+        let (generation, version) = self.newest_version(group, &wanted.name, wanted.newer_than)?;
         let info = SetInfo { name: wanted.name.clone(), generation, total: version.total };
         Some((info, version.buffers.values().copied().collect()))
     }

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::journal::{Alive, Found, Holder};
 
+mod endings;
 mod histories;
 mod memory;
 mod orders;

@@ -364,30 +364,3 @@ fn what_others_retire_makes_no_group_forget() {
     }
     assert_eq!(code(w.acquire(consumer, by_id(receipt.id))), Code::Retired);
 }
-
-#[test]
-fn what_a_session_with_much_had_ends_piece_by_piece_and_nobody_is_given_it_meanwhile() {
-    let buffers = 3 * crate::limits::ENDINGS_AT_A_TIME;
-    let mut w = World::allowing_legacy();
-    let (producer, consumer) = (w.open(0, 1), w.open(1, 2));
-    let ids: Vec<BufferId> = (0..buffers)
-        .map(|n| w.publish(producer, &format!("b{n}"), Carrier::Legacy([0; 64])).unwrap().id)
-        .collect();
-    let lease = w.acquire(consumer, by_id(ids[1])).unwrap().lease;
-    w.tell(Input::SessionEnded(producer, EndReason::OwnerDied));
-    let mut left = w.registry.counts().0;
-    assert!(w.registry.has_more() && left < buffers && left > 1, "{left}");
-    let last = *ids.last().unwrap();
-    assert_eq!(code(w.acquire(consumer, by_id(last))), Code::Retired, "not ended yet, and not given either");
-    let next = w.open(0, 1);
-    assert_eq!(code(w.acquire(next, named(&format!("b{}", buffers - 1), 0))), Code::Retired);
-    while w.registry.has_more() {
-        w.tell(Input::GoOn);
-        let now = w.registry.counts().0;
-        assert!(left - now <= crate::limits::ENDINGS_AT_A_TIME && now < left, "{left} to {now}");
-        left = now;
-    }
-    assert_eq!(w.registry.counts(), (1, 1, 2), "the leased one");
-    w.release(consumer, lease).unwrap();
-    assert_eq!((w.registry.counts(), w.registry.members[&MemberId(0)].usage.buffers), ((0, 0, 2), 0));
-}

@@ -1,0 +1,84 @@
+//! What is left of sessions that have ended, and ends piece by piece. Nobody finds it by name or is given it meanwhile.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use gpu_handoff_protocol::message::{EndReason, SeatEnd, Wanted};
+use gpu_handoff_protocol::{BufferId, BufferName, GroupKey, LeaseId};
+
+use super::acquire::names;
+use super::{Buffer, MemberId, Registry, SessionId};
+use crate::limits;
+
+impl Registry {
+    /// Ends some of what ended sessions had.
+    pub(super) fn take_apart(&mut self, now: Instant) {
+        for _ in 0..limits::ENDINGS_AT_A_TIME {
+            let Some(leaving) = self.leaving.front_mut() else { return };
+            let (member, reason) = (leaving.member, leaving.reason);
+            if let Some(lease) = leaving.leases.pop_first() {
+                self.end_lease(lease, member, SeatEnd::Died);
+            } else if let Some(id) = leaving.published.pop_first() {
+                self.end_buffer(id, reason, None, now);
+            } else {
+                self.leaving.pop_front();
+            }
+        }
+    }
+
+    /// Why a buffer is about to end, whose owner has ended already.
+    pub(super) fn is_about_to_end(&self, buffer: &Buffer) -> Option<EndReason> {
+        let owner = buffer.owner.filter(|owner| !self.sessions.contains_key(owner))?;
+        let leaving = self.leaving.iter().find(|leaving| leaving.session == owner);
+        Some(leaving.map_or(EndReason::OwnerClosed, |leaving| leaving.reason))
+    }
+
+    /// The same of one that is known by its id.
+    pub(super) fn is_leaving(&self, id: BufferId) -> bool {
+        self.is_taking_apart() && self.buffers.get(&id).is_some_and(|b| self.is_about_to_end(b).is_some())
+    }
+
+    /// Whether there may be what is about to end: mostly there is nothing.
+    pub(super) fn is_taking_apart(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Takes those versions of a name out that are about to end, newest first, down to one that is not: each once, so that
+    /// looking for a name does not take longer for it again and again.
+    pub(super) fn unname_leaving(&mut self, group: &GroupKey, name: &BufferName) {
+        let Some(group) = self.groups.get_mut(group) else { return };
+        let Some(named) = group.names.get_mut(name) else { return };
+        let is_leaving = |id| {
+            let owner = self.buffers.get(&id).and_then(|b| b.owner);
+            owner.is_some_and(|owner| !self.sessions.contains_key(&owner))
+        };
+        while is_leaving(named.newest()) {
+            if !named.keeps_without(named.newest_generation()) {
+                group.names.remove(name);
+                return;
+            }
+        }
+    }
+
+    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn).
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.leaving.iter().any(|l| !(l.leases.is_empty() && l.published.is_empty()))
+    }
+
+    /// Before these are looked for: what is about to end is not to be found by its name.
+    pub(super) fn unname_leaving_of(&mut self, session: SessionId, items: &[Wanted]) {
+        let Some(group) = self.group_of(session).filter(|_| self.is_taking_apart()).cloned() else { return };
+        names(items).for_each(|name| self.unname_leaving(&group, name));
+    }
+}
+
+/// What a session had that has ended.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) session: SessionId,
+    pub(super) member: MemberId,
+    pub(super) reason: EndReason,
+    pub(super) published: BTreeSet<BufferId>,
+    pub(super) leases: BTreeSet<LeaseId>,
+}
