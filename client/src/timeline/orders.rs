@@ -22,7 +22,7 @@ use super::hold::Hold;
 use super::line::{End, Line};
 use crate::error::Fault;
 use crate::limits;
-use again::Asked;
+use again::Asking;
 pub(crate) use bin::{Bin, Trash};
 use outlive::Outliving;
 pub(crate) use seats::words_of;
@@ -44,7 +44,7 @@ enum Task {
     /// A timeline that nobody has a handle of: whether streams still wait for it.
     Settle(Weak<Line>),
     /// The lease of another's timeline is lost: another one is asked for, where streams wait.
-    LeaseAgain(Weak<Line>, Option<Asked>),
+    LeaseAgain(Weak<Line>, Asking),
 }
 
 /// A timeline in a context.
@@ -301,7 +301,7 @@ impl Orders {
                     .then(|| (Instant::now() + limits::WORDS_PAUSE, Task::Free(Weak::clone(line), *order)))
             }
             Task::Settle(_) => self.settle(&strong),
-            Task::LeaseAgain(_, asked) => self.lease_again(&strong, *asked),
+            Task::LeaseAgain(_, asking) => self.lease_again(&strong, *asking),
         };
         // Perhaps the last hold on it: what is unmapped then may wait for a stream.
         self.bin.discard(Trash::Line(strong));

@@ -35,22 +35,30 @@ fn check(app: &mut App) -> anyhow::Result<bool> {
     Ok(matches!(answer, Answer::Order(Outcome::Done)))
 }
 
+/// Publishes a frame that is ready once its stream is let go.
+fn publish_held_back(owner: &mut App) -> anyhow::Result<()> {
+    brake(owner, "order")?;
+    fill(owner, "memory")?;
+    hold(owner, "order", "write")?;
+    owner.order(Step::WriteOn { memory: s("memory"), stream: s("write"), value: 42 })?;
+    let (memory, name, stream, timeline) = (s("memory"), s("frame"), s("write"), s("order"));
+    owner.order(Step::PublishOn { memory, name, stream, timeline, seats: 2 })
+}
+
+fn wait_on(reader: &mut App) -> anyhow::Result<()> {
+    acquire(reader, "frame", "lease")?;
+    reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })
+}
+
 #[test]
 fn a_lost_lease_lets_nobody_read_too_early_and_its_stream_goes_on_all_the_same() -> anyhow::Result<()> {
     for owner_dies in [false, true] {
         let stage = Stage::start()?;
         let (mut owner, mut late) = stage.apps()?;
         let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
-        brake(&mut owner, "order")?;
-        fill(&mut owner, "memory")?;
-        hold(&mut owner, "order", "write")?;
-        owner.order(Step::WriteOn { memory: s("memory"), stream: s("write"), value: 42 })?;
-        let (memory, name, stream, timeline) = (s("memory"), s("frame"), s("write"), s("order"));
-        owner.order(Step::PublishOn { memory, name, stream, timeline, seats: 2 })?;
-        for reader in [&mut late, &mut other] {
-            acquire(reader, "frame", "lease")?;
-            reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })?;
-        }
+        publish_held_back(&mut owner)?;
+        wait_on(&mut late)?;
+        wait_on(&mut other)?;
         // It does not come in time to have its leases restored, and its seat is another's then.
         signal(&late, Signal::STOP)?;
         replace_broker(&stage.node)?;
@@ -79,6 +87,50 @@ fn a_lost_lease_lets_nobody_read_too_early_and_its_stream_goes_on_all_the_same()
         for app in [late, other, third] {
             app.finish()?;
         }
+        stage.end()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lease_of_a_timeline_that_is_refused_for_what_passes_sets_nobody_free() -> anyhow::Result<()> {
+    for owner_dies in [false, true] {
+        // Of the frame and of its timeline, for two processes of the pod.
+        let stage = Stage::start_with(&serde_json::json!({ "quota": { "leases": 4 } }))?;
+        let (mut owner, mut late) = stage.apps()?;
+        let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
+        publish_held_back(&mut owner)?;
+        wait_on(&mut late)?;
+        wait_on(&mut other)?;
+        signal(&late, Signal::STOP)?;
+        replace_broker(&stage.node)?;
+        acquire_with_patience(&mut third, "frame")?;
+        let mut third = Some(third);
+        // There is no lease left for it.
+        signal(&late, Signal::CONT)?;
+        wait::until(PATIENCE, "it is told", || Ok((!check(&mut late)?).then_some(())))?;
+        for reader in [&mut late, &mut other] {
+            assert!(!comes_to_rest(reader, "read", MOMENT_MS)?, "it is not written yet");
+        }
+        assert!(check(&mut other)?);
+        if owner_dies {
+            // Though it still has none.
+            owner.kill()?;
+        } else {
+            third.take().into_iter().try_for_each(App::finish)?;
+            let_go(&mut owner, "order")?;
+        }
+        for reader in [&mut late, &mut other] {
+            assert!(comes_to_rest(reader, "read", 20_000)?);
+        }
+        assert_eq!(check(&mut other)?, !owner_dies);
+        if owner_dies {
+            owner.reap()?;
+        } else {
+            assert_eq!(number(&mut other, Step::ReadLease { lease: s("lease") })?, 42);
+            owner.finish()?;
+        }
+        [late, other].into_iter().chain(third).try_for_each(App::finish)?;
         stage.end()?;
     }
     Ok(())

@@ -23,10 +23,14 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn start() -> anyhow::Result<Self> {
+        Self::start_with(&serde_json::json!({ "legacy": "within-namespace" }))
+    }
+
+    pub(crate) fn start_with(policy: &serde_json::Value) -> anyhow::Result<Self> {
         let folder = Folder::shared()?;
         let members =
             [Member { pod: "producer", group: "group" }, Member { pod: "consumer", group: "group" }];
-        let node = Node::start(&folder, Arc::new(Gpu::simulated(&folder)?), &members)?;
+        let node = Node::start_with(&folder, Arc::new(Gpu::simulated(&folder)?), &members, policy)?;
         let (producer, consumer) =
             (Pod::start(&node, "producer", Walls::None)?, Pod::start(&node, "consumer", Walls::None)?);
         Ok(Self { node, producer, consumer })
@@ -104,13 +108,13 @@ pub(crate) fn acquire(app: &mut App, name: &str, lease: &str) -> anyhow::Result<
     })
 }
 
-/// Acquires as "lease" once a seat is free.
+/// Acquires as "lease" once a seat is free, and the pod may lease so much.
 pub(crate) fn acquire_with_patience(app: &mut App, name: &str) -> anyhow::Result<()> {
     let (name, lease) = (Some(name.to_owned()), "lease".to_owned());
     let command = Command::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false };
     gpu_handoff_e2e::wait::until(PATIENCE, "a seat is free", || match app.ask(&command)? {
         Answer::Acquired { .. } => Ok(Some(())),
-        Answer::Refused { code, .. } if code == "NO_SEAT" => Ok(None),
+        Answer::Refused { code, .. } if code == "NO_SEAT" || code == "QUOTA_LEASES" => Ok(None),
         other => anyhow::bail!("{other:?}"),
     })
 }

@@ -5,6 +5,7 @@ use std::sync::Weak;
 use gpu_handoff_protocol::message::SeatEnd;
 use gpu_handoff_protocol::{BufferId, LeaseId, Seat};
 
+use super::again::Asking;
 use super::seats::got_up;
 use super::{End, Orders, Task};
 
@@ -20,7 +21,7 @@ impl Orders {
             (known.lease, known.hold) = (None, Weak::new());
             lost.push(Weak::clone(&known.line));
         }
-        lost.into_iter().for_each(|line| state.push(Task::LeaseAgain(line, None)));
+        lost.into_iter().for_each(|line| state.push(Task::LeaseAgain(line, Asking::default())));
         self.bell.notify_one();
     }
 
@@ -61,7 +62,7 @@ mod tests {
         orders.lease_lost(id(1), LeaseId(1));
         orders.lease_lost(id(2), LeaseId(2));
         let mut state = orders.lock();
-        assert!(matches!(state.tasks.make_contiguous(), [Task::LeaseAgain(_, None)]));
+        assert!(matches!(state.tasks.make_contiguous(), [Task::LeaseAgain(..)]));
         let leases: Vec<_> = state.lines[&id(1)].iter().map(|known| known.lease).collect();
         assert_eq!(leases, [None, Some(LeaseId(2))], "the lost one still hears what is told of the timeline");
     }
