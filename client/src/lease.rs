@@ -162,6 +162,8 @@ pub(crate) struct Held {
     lease: LeaseId,
     buffer: BufferId,
     mapping: Option<Arc<Mapping>>,
+    /// What nobody needs any more, unmapped with this.
+    unmap: Vec<Arc<Mapping>>,
     given_back: bool,
 }
 
@@ -171,7 +173,7 @@ impl Held {
     }
 
     pub(crate) fn new(shared: Arc<Shared>, lease: LeaseId, buffer: BufferId) -> Self {
-        Self { shared, lease, buffer, mapping: None, given_back: false }
+        Self { shared, lease, buffer, mapping: None, unmap: Vec::new(), given_back: false }
     }
 
     /// Gives up the memory. What is to be unmapped is unmapped before the node hears of the release, so that the owner
@@ -179,7 +181,15 @@ impl Held {
     fn let_go(&mut self) {
         self.given_back = true;
         drop(self.mapping.take());
-        self.shared.memory.released(self.buffer);
+        drop(self.shared.memory.released(self.buffer));
+    }
+
+    /// Gives the lease back at once, without a call of the driver. What is to be unmapped is left for the drop of this:
+    /// that may wait for streams, and those for somebody who waits for the end of this very lease.
+    pub(crate) fn give_back(&mut self) {
+        self.given_back = true;
+        self.unmap = self.shared.memory.released(self.buffer);
+        self.shared.connection.release_later(self.lease);
     }
 
     fn release(&mut self) -> Result<(), Fault> {
@@ -231,7 +241,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if !self.shared.connection.is_own_process() {
             // CUDA does not work in a forked child, and the lease is its parent's.
-            std::mem::forget(self.mapping.take());
+            std::mem::forget((self.mapping.take(), std::mem::take(&mut self.unmap)));
         } else if !self.given_back {
             self.let_go();
             self.shared.connection.release_later(self.lease);

@@ -59,13 +59,9 @@ impl Memory {
         Ok((phase, mapping))
     }
 
-    /// A lease has ended, and its hold on the mapping was dropped. Unmaps what nobody needs any more.
-    pub(crate) fn released(&self, id: BufferId) {
-        if let Ok(mut table) = self.lock() {
-            let unmap = table.released(id);
-            drop(table);
-            drop(unmap);
-        }
+    /// A lease has ended. Gives what nobody needs any more, to be unmapped by its drop.
+    pub(crate) fn released(&self, id: BufferId) -> Vec<Arc<Mapping>> {
+        self.lock().map(|mut table| table.released(id)).unwrap_or_default()
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Cache<Place, Mapping>>, Fault> {

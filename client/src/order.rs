@@ -15,7 +15,7 @@ use crate::error::{ClientError, Fault};
 use crate::import::Place;
 use crate::lease::Lease;
 use crate::publish::{PublishTook, Published};
-use crate::timeline::{Timeline, Trash, check_not_capturing, words_of};
+use crate::timeline::{Bin, Leaving, Timeline, Trash, check_not_capturing, words_of};
 
 /// What a lease of an ordered buffer waits for and writes.
 #[derive(Debug)]
@@ -178,7 +178,8 @@ impl Lease {
     }
 
     /// Gives the lease back once the work that is queued on `stream` is done: first the buffer's owner learns it on the
-    /// GPU, then the node. Waits for nothing. The memory stays mapped until then.
+    /// GPU, then the node. Waits for nothing. The memory stays mapped until then; where it is to be unmapped, that comes
+    /// after the node was told.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with `STREAM_CAPTURING` when the stream is being captured and with `TOO_MANY_REQUESTS` when
@@ -196,9 +197,8 @@ impl Lease {
             let on_stream = orders.bin().on_stream()?;
             self.for_order(|o| o.timeline.line.signal(stream, o.seat_word()?, o.order.value))?;
             let (held, ordered) = self.into_parts();
-            // On a thread of the driver, which must not call it: unmapping is left to another one.
-            let lease = Trash::Lease(Box::new((held, ordered, on_stream)));
-            let give_back = move || orders.bin().discard(lease);
+            let leaving = Box::new((held, ordered, on_stream));
+            let give_back = move || come_to_end(leaving, orders.bin());
             Ok(call_on(driver, stream, give_back)?)
         };
         release().map_err(|fault: Fault| fault.while_doing("release", name))
@@ -208,6 +208,13 @@ impl Lease {
         self.held().shared().connection.check_process()?;
         self.ordered().map_or(Ok(()), act)
     }
+}
+
+/// A stream has come so far that a lease on it is given back. On a thread of the driver, which must not call it: so only
+/// the node is told here. Unmapping is left to another thread, and comes later: it may wait for streams.
+pub(crate) fn come_to_end(mut leaving: Box<Leaving>, bin: &Arc<Bin>) {
+    leaving.0.give_back();
+    bin.discard(Trash::Lease(leaving));
 }
 
 impl Published {

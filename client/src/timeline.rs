@@ -23,7 +23,7 @@ pub(crate) use hold::Hold;
 pub(crate) use line::Line;
 pub(crate) use line::check_not_capturing;
 use line::{Keep, Parts, Retire, WORD_BYTES, clear};
-pub(crate) use orders::{Orders, Trash, words_of};
+pub(crate) use orders::{Bin, Leaving, Orders, Trash, words_of};
 
 /// 64-bit words on a GPU that streams of several pods [signal](Self::signal) and [wait](Self::wait) for.
 ///

@@ -10,6 +10,7 @@ use gpu_handoff_protocol::{Code, LeaseId, Refusal};
 
 use super::fake::{Fake, PATIENCE, connected, grant, grant_of, until};
 use super::{id, info};
+use crate::order::come_to_end;
 use crate::{Acquire, Client, ClientError, Lease, LeaseState, limits};
 
 fn acquire(client: &Client, fake: &mut Fake, lease: u64, random: u128) -> Lease {
@@ -121,6 +122,29 @@ fn news_are_read_while_the_driver_takes_long_to_unmap() {
     assert_eq!(pretender.live.load(Ordering::SeqCst), 2);
     drop(blocked);
     until("the unmapping", || pretender.live.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn a_lease_is_given_back_on_a_stream_while_the_driver_takes_long_to_unmap() {
+    let (client, mut fake, pretender) = connected();
+    drop(acquire(&client, &mut fake, 1, 1));
+    fake.hear_release();
+    let leases = [acquire(&client, &mut fake, 2, 2), acquire(&client, &mut fake, 3, 3)];
+    let blocked = pretender.blocked.lock().unwrap();
+    fake.notice(Event::Gone { id: id(1), reason: EndReason::OwnerDied });
+    // This one is to be unmapped itself, and the other one stays.
+    fake.notice(Event::Retiring { id: id(2), deadline: Duration::from_secs(5) });
+    until("the news", || leases[0].is_retiring());
+    let bin = client.shared.memory.orders().bin();
+    for (lease, number) in leases.into_iter().zip([2, 3]) {
+        let (held, ordered) = lease.into_parts();
+        come_to_end(Box::new((held, ordered, bin.on_stream().unwrap())), bin);
+        assert_eq!(fake.hear_release(), [number]);
+    }
+    assert_eq!(pretender.live.load(Ordering::SeqCst), 3);
+    drop(blocked);
+    until("the unmapping", || pretender.live.load(Ordering::SeqCst) == 1);
+    assert!(fake.is_quiet(), "a released lease must not be released again");
 }
 
 #[test]

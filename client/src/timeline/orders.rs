@@ -23,7 +23,7 @@ use super::line::{End, Line};
 use crate::error::Fault;
 use crate::limits;
 use again::Asking;
-pub(crate) use bin::{Bin, Trash};
+pub(crate) use bin::{Bin, Leaving, Trash};
 use outlive::Outliving;
 pub(crate) use seats::words_of;
 use seats::{Own, free, got_up};

@@ -17,13 +17,16 @@ use crate::order::Ordered;
 use crate::timeline::hold::Hold;
 use crate::timeline::line::Line;
 
+/// A lease that is given back on a stream. Here it has been: only its memory, and its hold on the timeline, are left.
+pub(crate) type Leaving = (Held, Option<Ordered>, OnStream);
+
 /// What is dropped where it may take long.
 #[derive(Debug)]
 pub(crate) enum Trash {
     Line(Arc<Line>),
     Hold(#[expect(dead_code, reason = "held for its drop")] Arc<Hold>),
     Outliving(#[expect(dead_code, reason = "held for its drop")] Outliving),
-    Lease(#[expect(dead_code, reason = "held for its drop")] Box<(Held, Option<Ordered>, OnStream)>),
+    Lease(#[expect(dead_code, reason = "held for its drop")] Box<Leaving>),
     Mappings(Vec<Arc<Mapping>>),
     Published(Vec<Arc<Again>>),
 }
