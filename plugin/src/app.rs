@@ -199,6 +199,7 @@ fn start_lanes(
             group,
             door: Door { user: member.user, daemon: setup.daemon_user },
             quota: setup.policy.quota,
+            devices: member.devices.clone(),
         };
         let lane = lane::start(spec, listener, shared.clone(), ends.clone())
             .with_context(|| format!("serve slot {}", member.slot))?;

@@ -12,6 +12,7 @@
 //! | a lane's connection to one worker | `road` |
 //! | what a descriptor looks like, without the driver | `look` |
 //! | which GPUs the node has; a supervisor for each | [`workers`] |
+//! | the driver is asked which there are | `learning` |
 //! | one GPU's worker is started, and replaced | `supervisor` |
 //! | having a worker process started and ended | [`starter`] |
 //! | what is said between lane, supervisor and worker | `wire` |
@@ -22,6 +23,7 @@
 use gpu_handoff_protocol::DeviceUuid;
 
 pub mod inspector;
+mod learning;
 mod look;
 mod road;
 pub mod self_test;

@@ -32,7 +32,7 @@ use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Grant};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener};
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
-use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef, PodUid, SlotId};
+use gpu_handoff_protocol::{BootTag, DeviceUuid, GroupKey, Instance, PodRef, PodUid, SlotId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -82,6 +82,8 @@ pub struct LaneSpec {
     pub door: Door,
     /// What it may hold.
     pub quota: Quota,
+    /// The GPUs it holds; `None`: it may use all of the node's.
+    pub devices: Option<Vec<DeviceUuid>>,
 }
 
 /// What all lanes use.
@@ -312,7 +314,8 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
     let in_flight = shared.in_flight;
-    let inspector = Inspector::new(shared.workers.clone(), spec.member.0, Rc::clone(&buffer));
+    let inspector =
+        Inspector::new(shared.workers.clone(), spec.member.0, spec.devices.clone(), Rc::clone(&buffer));
     let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
     let context = Rc::new_cyclic(|this| Context {
         spec,

@@ -57,7 +57,9 @@ pub const WORKER_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 pub const WORKER_START_TIME: Duration = Duration::from_secs(15);
 /// How long a lane waits for the road to a GPU worker: more than a start takes, so that the start's own outcome is told.
 pub const WORKER_WAIT_TIME: Duration = Duration::from_secs(20);
-/// How long no GPU worker is started after one could not be.
+/// Requests that wait for the driver to name its GPUs; one more is refused.
+pub const GPU_ASKERS: usize = 1_024;
+/// How long no GPU worker is started after one could not be, and the driver is not asked for its GPUs.
 pub const WORKER_PAUSE: Duration = Duration::from_millis(500);
 /// How long the daemon, when it stops, and a lane wait for the end of a GPU worker that was killed.
 pub const WORKER_END_TIME: Duration = Duration::from_secs(1);

@@ -26,6 +26,8 @@ use crate::limits;
 pub struct Inspector {
     reach: Reach,
     lane: u32,
+    /// The GPUs that the lane's member holds; `None`: it may use all of the node's.
+    held: Option<Vec<DeviceUuid>>,
     roads: Rc<RefCell<HashMap<DeviceUuid, Rc<Road>>>>,
     /// Those that hand answers out.
     tasks: RefCell<JoinSet<()>>,
@@ -40,13 +42,20 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// The way of the lane of this number, which receives into `buffer`.
+    /// The way of the lane of this number, whose member holds these GPUs, or may use all of the node's; it receives into
+    /// `buffer`.
     #[must_use]
-    pub fn new(reach: Reach, lane: u32, buffer: Rc<RefCell<RecvBuffer>>) -> Self {
+    pub fn new(
+        reach: Reach,
+        lane: u32,
+        held: Option<Vec<DeviceUuid>>,
+        buffer: Rc<RefCell<RecvBuffer>>,
+    ) -> Self {
         let (roads, tasks, asked) = (Rc::default(), RefCell::default(), RefCell::default());
         Self {
             reach,
             lane,
+            held,
             roads,
             tasks,
             buffer,
@@ -120,7 +129,9 @@ impl Inspector {
         if gpus.has(device) {
             return Ok(());
         }
-        if !gpus.are_all_known() {
+        // What a member may not use anyway is no reason to ask the driver.
+        let may_hold = self.held.as_ref().is_none_or(|held| held.contains(&device));
+        if may_hold && !gpus.are_all_known() {
             let (asker, answer) = oneshot::channel();
             self.reach.needs.send(Need::Gpus(asker)).await.map_err(|_| stopping())?;
             answer.await.map_err(|_| stopping())?.map_err(not_ready)?;
@@ -296,4 +307,36 @@ fn stopping() -> Refusal {
 fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_handoff_protocol::socket::SeqPacket;
+
+    use super::*;
+    use crate::gpu::{Gpus, Starter, Workers};
+    use crate::node::client::Line;
+
+    #[tokio::test]
+    async fn the_driver_is_not_asked_for_a_gpu_that_the_member_does_not_hold() {
+        let (ours, _node) = SeqPacket::pair().unwrap();
+        let (_line, client) = Line::new(ours).unwrap();
+        let gpu = |n| DeviceUuid::from_bytes([n; 16]);
+        // Nobody serves: whoever asks the driver has its question lie there.
+        let (_workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu(1)]));
+        let inspector = Inspector::new(reach.clone(), 0, Some(vec![gpu(1)]), Rc::default());
+        let fd = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+        let refusal = inspector.inspect(&fd, gpu(2), 1).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::DeviceMismatch);
+        assert_eq!(reach.needs.capacity(), reach.needs.max_capacity());
+        // Whoever may use all of the node's has it asked.
+        let inspector = Inspector::new(reach.clone(), 0, None, Rc::default());
+        let asked = inspector.inspect(&fd, gpu(2), 1);
+        tokio::select! {
+            biased;
+            outcome = asked => panic!("{outcome:?}"),
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(reach.needs.capacity(), reach.needs.max_capacity() - 1);
+    }
 }

@@ -4,18 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gpu_handoff_protocol::DeviceUuid;
-use gpu_handoff_protocol::socket::RecvBuffer;
-use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use tracing::{info, warn};
 
+use super::learning::{self, Learned, Learning};
 use super::road::Link;
-use super::starter::{Started, Starter};
-use super::supervisor::{Supervisor, not_started, reap};
-use super::told::Told;
-use super::wire::Word;
+use super::starter::Starter;
+use super::supervisor::{Supervisor, reap};
 use crate::limits;
 
 /// Most needs that wait for a supervisor.
@@ -46,7 +41,7 @@ pub(super) enum WorkerNeed {
 #[derive(Debug)]
 pub(super) enum Need {
     /// Which GPUs there are.
-    Gpus(oneshot::Sender<Result<(), NotReady>>),
+    Gpus(learning::Asker),
     /// Something of the worker of one that there is.
     Worker(DeviceUuid, WorkerNeed),
 }
@@ -82,6 +77,12 @@ impl Gpus {
 
     pub(super) fn has(&self, gpu: DeviceUuid) -> bool {
         self.known().any(|known| *known == gpu)
+    }
+
+    /// The driver has named its own.
+    pub(super) fn name(&self, devices: Vec<DeviceUuid>) {
+        // The first word of it stays.
+        let _ = self.named.set(devices);
     }
 
     /// Whether the driver has named its own.
@@ -131,7 +132,7 @@ pub struct Workers {
     needs: mpsc::Receiver<Need>,
     supervisors: HashMap<DeviceUuid, mpsc::Sender<WorkerNeed>>,
     tasks: JoinSet<()>,
-    told: Told,
+    learning: Learning,
 }
 
 impl Workers {
@@ -146,8 +147,8 @@ impl Workers {
             needs: sender,
             at_a_time: Arc::new(Semaphore::new(limits::INSPECTIONS)),
         };
-        let (supervisors, tasks, told) = (HashMap::new(), JoinSet::new(), Told::default());
-        (Self { starter, gpus, current, needs, supervisors, tasks, told }, reach)
+        let (supervisors, tasks, learning) = (HashMap::new(), JoinSet::new(), Learning::default());
+        (Self { starter, gpus, current, needs, supervisors, tasks, learning }, reach)
     }
 
     /// Serves until told to stop, then waits for the workers' end, but not for ever.
@@ -157,19 +158,28 @@ impl Workers {
                 need = self.needs.recv() => need,
                 _ = stop.wait_for(|stopping| *stopping) => None,
                 Some(_) = self.tasks.join_next() => continue,
+                Some(learned) = self.learning.done() => {
+                    self.learned(learned);
+                    continue;
+                }
             };
             match need {
                 Some(Need::Worker(gpu, need)) => self.pass_on(gpu, need, &stop),
-                Some(Need::Gpus(asker)) => {
-                    let outcome = self.learn(&mut stop).await;
-                    // Whoever asked may have gone.
-                    let _ = asker.send(outcome);
-                }
+                Some(Need::Gpus(asker)) => self.learning.ask(asker, &self.gpus, &self.starter, &stop),
                 None => break,
             }
         }
         self.supervisors.clear();
+        while let Some(learned) = self.learning.done().await {
+            self.learned(learned);
+        }
         while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn learned(&mut self, learned: Learned) {
+        if let Some(process) = self.learning.settle(learned, &self.gpus) {
+            self.tasks.spawn(reap(process, "it named the GPUs"));
+        }
     }
 
     fn pass_on(&mut self, gpu: DeviceUuid, need: WorkerNeed, stop: &watch::Receiver<bool>) {
@@ -185,37 +195,6 @@ impl Workers {
         // A supervisor always listens; where so many wait already, one more learns by the end of its channel.
         let _ = supervisor.try_send(need);
     }
-
-    /// Asks the driver which GPUs there are, by a worker that sees all and is asked nothing else.
-    async fn learn(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), NotReady> {
-        if self.gpus.are_all_known() {
-            return Ok(());
-        }
-        let Started { socket, process } = self.starter.start(None).await.map_err(|e| not_started(&e))?;
-        let socket = AsyncSeqPacket::new(socket).map_err(|e| not_started(&e))?;
-        let mut buffer = RecvBuffer::new();
-        let word = tokio::select! {
-            word = timeout(limits::WORKER_START_TIME, socket.recv(&mut buffer)) => word.map_err(|_| "still loading the GPU driver"),
-            _ = stop.wait_for(|stopping| *stopping) => Err("the daemon stops"),
-        };
-        socket.end();
-        self.tasks.spawn(reap(process, "it named the GPUs"));
-        let found = match word.map(|word| word.ok().flatten().and_then(|frame| Word::read(&frame.bytes))) {
-            Ok(Some(Word::Ready { devices, .. })) => {
-                info!(gpus = ?devices, "the driver has named its GPUs");
-                let _ = self.gpus.named.set(devices);
-                return Ok(());
-            }
-            Ok(Some(Word::NoDriver { why })) => why,
-            Ok(_) => "it died".to_owned(),
-            Err(why) => why.to_owned(),
-        };
-        let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
-        if self.told.is_news(&found) {
-            warn!(%wanted, %found, "the gpu worker could not be started");
-        }
-        Err(NotReady { wanted, found })
-    }
 }
 
 #[cfg(test)]
@@ -227,8 +206,81 @@ mod tests {
         let gpu = |n| DeviceUuid::from_bytes([n; 16]);
         let gpus = Gpus::new([gpu(2), gpu(1), gpu(2)]);
         assert!(gpus.has(gpu(1)) && gpus.has(gpu(2)) && !gpus.has(gpu(3)) && !gpus.are_all_known());
-        gpus.named.set(vec![gpu(2), gpu(3)]).unwrap();
+        gpus.name(vec![gpu(2), gpu(3)]);
         assert_eq!(gpus.known().copied().collect::<Vec<_>>(), [2, 1, 3].map(gpu));
         assert!(gpus.has(gpu(3)) && gpus.are_all_known());
+    }
+
+    use gpu_handoff_protocol::codec::Outgoing;
+    use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+    use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+
+    use crate::node::client::Line;
+    use crate::node::words::{Answer, Command, FromBroker, FromNode};
+
+    /// A node that starts workers which say nothing.
+    struct Node(AsyncSeqPacket);
+
+    impl Node {
+        /// The next command, and its number.
+        async fn asked(&self) -> (u64, Command) {
+            let frame = self.0.recv(&mut RecvBuffer::new()).await.unwrap().unwrap();
+            match serde_json::from_slice(&frame.bytes).unwrap() {
+                FromBroker::Ask { id, command } => (id, command),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// Starts a worker: gives its end of its socket.
+        async fn start(&self, id: u64) -> SeqPacket {
+            let (ours, theirs) = SeqPacket::pair().unwrap();
+            let answer = FromNode::Answer { id, outcome: Ok(Answer::Started { worker: id, pid: 1 }) };
+            let descriptors = vec![Arc::new(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap())];
+            let bytes = serde_json::to_vec(&answer).unwrap();
+            self.0.send(&Outgoing { bytes, descriptors }).await.unwrap();
+            theirs
+        }
+    }
+
+    #[tokio::test]
+    async fn while_the_driver_is_asked_workers_are_started_and_a_failure_is_not_tried_again_at_once() {
+        let (ours, theirs) = SeqPacket::pair().unwrap();
+        let (line, client) = Line::new(ours).unwrap();
+        let gpu = DeviceUuid::from_bytes([1; 16]);
+        let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu]));
+        let (stopping, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(line.run(oneshot::channel().0));
+        tasks.spawn(workers.run(stopped));
+        let node = Node(AsyncSeqPacket::new(theirs).unwrap());
+        let ask = || {
+            let (asker, answer) = oneshot::channel();
+            reach.needs.try_send(Need::Gpus(asker)).unwrap();
+            answer
+        };
+        let first = ask();
+        let (id, command) = node.asked().await;
+        assert_eq!(command, Command::StartWorker { gpu: None });
+        let silent = node.start(id).await;
+        // It has said nothing yet, and others get their worker, and whoever asks the same waits for the same.
+        let second = ask();
+        let (asker, _link) = oneshot::channel();
+        reach.needs.send(Need::Worker(gpu, WorkerNeed::Link(asker))).await.unwrap();
+        let other = tokio::time::timeout(limits::WORKER_START_TIME / 2, node.asked()).await;
+        let (other, command) = other.expect("asked while the driver is");
+        assert_eq!(command, Command::StartWorker { gpu: Some(gpu) });
+        let _other = node.start(other).await;
+        drop(silent);
+        let died = first.await.unwrap().unwrap_err();
+        assert_eq!(
+            (&*died.found, second.await.unwrap().unwrap_err().found),
+            ("it died", "it died".to_owned())
+        );
+        let again = ask().await.unwrap().unwrap_err();
+        assert_eq!(again.found, "it died", "it is not asked again at once");
+        assert_eq!(node.asked().await.1, Command::EndWorker { worker: id }, "and nothing else was started");
+        drop(node);
+        stopping.send_replace(true);
+        tasks.join_all().await;
     }
 }
