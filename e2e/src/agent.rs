@@ -164,9 +164,10 @@ impl Agent {
             Command::Descriptors => {
                 Answer::Descriptors { count: std::fs::read_dir("/proc/self/fd")?.count() }
             }
-            Command::RawSend { socket, bytes, rounds, mode, pause_us } => {
+            Command::RawSend { socket, bytes, rounds, mode, pause_us, word } => {
                 self.make_context_current()?;
-                Answer::Raw(raw::send(&socket, bytes, rounds, mode, Duration::from_micros(pause_us))?)
+                let pause = Duration::from_micros(pause_us);
+                Answer::Raw(raw::send(&socket, &raw::Sending { bytes, rounds, mode, pause, word })?)
             }
             Command::Produce { plan, kind, bytes } => {
                 self.make_context_current()?;

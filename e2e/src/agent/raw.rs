@@ -14,7 +14,7 @@ use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket, wait};
 use rustix::event::PollFlags;
 use serde::{Deserialize, Serialize};
 
-use super::memory::first_device;
+use super::memory::{count_wrong, first_device};
 use super::{now_ns, us_since};
 
 /// How the raw driver is used.
@@ -40,6 +40,8 @@ pub struct RawTimes {
     pub driver_us: Vec<f64>,
     /// Microseconds for looking at the descriptor as the node's GPU worker does (receiver of vmm).
     pub inspect_us: Vec<f64>,
+    /// 32-bit words that were looked at (receiver, where the sender filled them).
+    pub words: u64,
 }
 
 /// What travels beside the descriptor.
@@ -47,6 +49,8 @@ pub struct RawTimes {
 struct Note {
     bytes: u64,
     legacy: Option<Vec<u8>>,
+    /// What each word should be, where that is to be looked at.
+    word: Option<u32>,
 }
 
 /// How long one side waits for the other.
@@ -74,7 +78,28 @@ impl Source {
         }
     }
 
-    fn packet(&mut self, driver: Driver, bytes: u64) -> anyhow::Result<Outgoing> {
+    /// Fills it as any importer could: what has been exported is mapped once more for that.
+    fn fill(&mut self, driver: Driver, bytes: u64, word: u32) -> anyhow::Result<()> {
+        let mapping;
+        let ptr = match self {
+            Self::Vmm(memory, exported) => {
+                let fd = match exported {
+                    Some(fd) => Arc::clone(fd),
+                    None => Arc::clone(exported.insert(Arc::new(memory.export()?.fd))),
+                };
+                let import = VmmImport::import(driver, fd.as_fd())?;
+                mapping = import.map(bytes, Access::ReadWrite, first_device()?)?;
+                mapping.ptr()
+            }
+            Self::Legacy(memory) => memory.ptr(),
+        };
+        ops::memset_d32(driver, ptr, word, bytes / 4)?;
+        ops::synchronize(driver)?;
+        Ok(())
+    }
+
+    fn packet(&mut self, driver: Driver, plan: &Sending) -> anyhow::Result<Outgoing> {
+        let &Sending { bytes, word, .. } = plan;
         let (legacy, descriptors) = match self {
             Self::Vmm(memory, exported) => {
                 if exported.is_none() {
@@ -86,17 +111,23 @@ impl Source {
                 (Some(LegacyHandle::export(driver, memory.ptr())?.as_bytes().to_vec()), Vec::new())
             }
         };
-        Ok(Outgoing { bytes: serde_json::to_vec(&Note { bytes, legacy })?, descriptors })
+        Ok(Outgoing { bytes: serde_json::to_vec(&Note { bytes, legacy, word })?, descriptors })
     }
 }
 
-pub(super) fn send(
-    socket: &Path,
-    bytes: u64,
-    rounds: usize,
-    mode: Mode,
-    pause: Duration,
-) -> anyhow::Result<RawTimes> {
+/// What is sent.
+pub(super) struct Sending {
+    pub(super) bytes: u64,
+    pub(super) rounds: usize,
+    pub(super) mode: Mode,
+    /// Rest before each round.
+    pub(super) pause: Duration,
+    /// What each buffer is filled with, where the receiver is to look at it.
+    pub(super) word: Option<u32>,
+}
+
+pub(super) fn send(socket: &Path, plan: &Sending) -> anyhow::Result<RawTimes> {
+    let &Sending { bytes, rounds, mode, pause, word } = plan;
     let driver = Driver::load()?;
     let _sentinel = Sentinel::hold(driver, first_device()?)?;
     let peer = accept(socket)?;
@@ -108,8 +139,11 @@ pub(super) fn send(
         if fresh && round > 0 {
             drop(std::mem::replace(&mut source, Source::create(driver, bytes, mode)?));
         }
+        if let Some(word) = word {
+            source.fill(driver, bytes, word)?;
+        }
         if !fresh {
-            source.packet(driver, bytes)?; // Exported before the clock starts.
+            source.packet(driver, plan)?; // Exported before the clock starts.
         }
         ops::synchronize(driver)?;
         if !pause.is_zero() {
@@ -118,7 +152,7 @@ pub(super) fn send(
         next(&peer, &mut buffer)?;
         times.at_ns.push(now_ns());
         let begin = Instant::now();
-        let packet = source.packet(driver, bytes)?;
+        let packet = source.packet(driver, plan)?;
         times.driver_us.push(us_since(begin));
         peer.send(&packet, deadline())?;
         next(&peer, &mut buffer)?;
@@ -158,6 +192,7 @@ fn open(
             let mapping = LegacyMapping::open(driver, &readable(LegacyHandle::from_bytes(handle)))?;
             times.at_ns.push(now_ns());
             times.driver_us.push(us_since(begin));
+            times.words += look(mapping.ptr(), note)?;
             drop(mapping);
         }
         (None, Some(fd)) => {
@@ -165,6 +200,7 @@ fn open(
             let mapping = import.map(note.bytes, Access::ReadWrite, first_device()?)?;
             times.at_ns.push(now_ns());
             times.driver_us.push(us_since(begin));
+            times.words += look(mapping.ptr(), note)?;
             drop(mapping);
             let begin = Instant::now();
             inspect(driver, fd.as_fd(), note.bytes, proof)?;
@@ -173,6 +209,14 @@ fn open(
         (None, None) => anyhow::bail!("neither a handle nor a descriptor came"),
     }
     Ok(())
+}
+
+/// Looks at every word, where the sender said what it is; gives how many there are.
+fn look(ptr: u64, note: &Note) -> anyhow::Result<u64> {
+    let Some(word) = note.word else { return Ok(0) };
+    let (words, wrong) = count_wrong(ptr, note.bytes, word)?;
+    anyhow::ensure!(wrong == 0, "{wrong} of {words} words are not {word:#x}");
+    Ok(words)
 }
 
 /// Both applications are PID 1 of their pods, which no driver stands: the number is rewritten, as the client does after

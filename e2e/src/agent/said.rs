@@ -149,6 +149,8 @@ pub enum Command {
         mode: RawMode,
         /// How long to rest before each round, in microseconds.
         pause_us: u64,
+        /// What each buffer is filled with, where the receiver is to look at it.
+        word: Option<u32>,
     },
     /// Hand buffers over to one consumer, round by round.
     Produce {

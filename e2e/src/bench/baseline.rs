@@ -46,6 +46,7 @@ impl Pair {
             rounds,
             mode,
             pause_us: case.pause_us,
+            word: None,
         };
         self.sender.tell(&send)?;
         let receive = Command::RawReceive { socket: self.socket.clone(), rounds };

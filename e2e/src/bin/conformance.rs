@@ -39,7 +39,11 @@ enum Command {
     List,
     /// A child process of a run.
     #[command(hide = true)]
-    Puppet,
+    Puppet {
+        /// Serve whoever connects here first, instead of the socket on standard input.
+        #[arg(long)]
+        listen: Option<PathBuf>,
+    },
     /// A child process of a run.
     #[command(hide = true)]
     SelfTestExport,
@@ -72,7 +76,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Puppet => conformance::puppet().map(|()| ExitCode::SUCCESS),
+        Command::Puppet { listen } => conformance::puppet(listen.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::SelfTestExport => conformance::self_test_half(true).map(|()| ExitCode::SUCCESS),
         Command::SelfTestImport => conformance::self_test_half(false).map(|()| ExitCode::SUCCESS),
     }

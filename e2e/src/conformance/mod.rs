@@ -14,6 +14,7 @@
 //! A row has a tag: [`Tag::Api`] rows must not differ between the simulator and a driver, [`Tag::Time`] rows are
 //! microseconds and not compared, [`Tag::Kernel`] rows are about what the simulator does not simulate.
 
+pub mod actor;
 mod memory;
 mod place;
 mod puppet;
@@ -24,6 +25,8 @@ mod stage;
 mod wire;
 
 use std::fmt;
+use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::Instant;
 
 use gpu_handoff_cuda::{Driver, self_test};
@@ -137,9 +140,12 @@ pub fn run(only: Option<&str>, mut each: impl FnMut(&RowResult)) -> anyhow::Resu
     })
 }
 
-/// The child process that rows are played by: serves the socket on its standard input.
-pub fn puppet() -> anyhow::Result<()> {
-    serve::serve()
+/// The process that rows are played by: serves the socket on its standard input, or who connects first.
+pub fn puppet(listen: Option<&Path>) -> anyhow::Result<()> {
+    match listen {
+        Some(path) => serve::serve(serve::first_at(path)?.as_fd()),
+        None => serve::serve(std::io::stdin().as_fd()),
+    }
 }
 
 /// A half of the self-test of legacy handles, talking through standard input and output.

@@ -71,7 +71,8 @@ pub(crate) fn signal_name(signal: i32) -> String {
 }
 
 struct Inner {
-    child: Child,
+    /// None where somebody else started it.
+    child: Option<Child>,
     socket: OwnedFd,
     deadline: Instant,
     ended: Option<End>,
@@ -93,12 +94,21 @@ impl Puppet {
         let child = command.spawn().map_err(not_run)?;
         // It holds the child's end of the socket, whose closing is how a death is noticed.
         drop(command);
-        let puppet = Puppet(Rc::new(RefCell::new(Inner { child, socket: ours, deadline, ended: None })));
+        let puppet = Puppet::over(Some(child), ours, deadline);
         // Up and through its wrappers.
         match puppet.ask(&Request::Pid, None) {
             Ok(_) => Ok(puppet),
             Err(end) => Err(End::NotRun(format!("a child process in place \"{}\" ended: {end}", place.name))),
         }
+    }
+
+    /// One that somebody else started, at the other end of a connection.
+    pub(crate) fn at(socket: OwnedFd, deadline: Instant) -> Puppet {
+        Puppet::over(None, socket, deadline)
+    }
+
+    fn over(child: Option<Child>, socket: OwnedFd, deadline: Instant) -> Puppet {
+        Puppet(Rc::new(RefCell::new(Inner { child, socket, deadline, ended: None })))
     }
 
     /// The row that it is used in now must end by then.
@@ -125,8 +135,7 @@ impl Puppet {
         let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         let ready = poll(&mut [PollFd::new(&inner.socket, PollFlags::IN)], Some(&wait)).unwrap_or(0);
         if ready == 0 {
-            let _ = inner.child.kill();
-            let _ = inner.child.wait();
+            inner.kill();
             inner.ended = Some(End::Hangs);
             return Err(End::Hangs);
         }
@@ -187,8 +196,7 @@ impl Puppet {
     /// Kills it with SIGKILL and waits until it is gone.
     pub(crate) fn kill(&self) {
         let mut inner = self.0.borrow_mut();
-        let _ = inner.child.kill();
-        let _ = inner.child.wait();
+        inner.kill();
         inner.ended.get_or_insert(End::Died("SIGKILL".into()));
     }
 
@@ -209,9 +217,19 @@ impl Puppet {
 }
 
 impl Inner {
+    fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// Waits for the dead child and keeps how it ended.
     fn died(&mut self) -> End {
-        let end = match self.child.wait() {
+        let Some(child) = &mut self.child else {
+            return self.ended.get_or_insert(End::Died("connection closed".into())).clone();
+        };
+        let end = match child.wait() {
             Ok(status) => match (status.signal(), status.code()) {
                 (Some(signal), _) => End::Died(signal_name(signal)),
                 (None, code) => End::Died(format!("exit {}", code.unwrap_or(-1))),
@@ -225,8 +243,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.kill();
         }
     }
 }

@@ -5,11 +5,14 @@ mod said;
 mod streams;
 mod timed;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use anyhow::Context as _;
 use gpu_handoff_cuda::raw::{Answer, Raw};
 use gpu_handoff_cuda::{Access, Driver, LegacyHandle, SizeProof, Status, classify, inspect};
+use gpu_handoff_protocol::socket::{SeqListener, wait};
+use rustix::event::PollFlags;
 
 use super::wire::{self, Request, Response};
 use said::{described, forked, pointer_attribute, sum};
@@ -59,16 +62,27 @@ impl From<String> for Given {
     }
 }
 
-/// Serves the socket that is this process's standard input until it ends.
-pub(crate) fn serve() -> anyhow::Result<()> {
-    let stdin = std::io::stdin();
+/// Waits for the first who connects there.
+pub(crate) fn first_at(path: &Path) -> anyhow::Result<OwnedFd> {
+    let listener = SeqListener::bind(path).with_context(|| format!("listen at {}", path.display()))?;
+    loop {
+        wait(&[(listener.as_fd(), PollFlags::IN)], None)?;
+        if let Some(connection) = listener.try_accept()? {
+            rustix::io::ioctl_fionbio(&connection, false)?;
+            return Ok(connection);
+        }
+    }
+}
+
+/// Serves this socket until it ends.
+pub(crate) fn serve(socket: BorrowedFd<'_>) -> anyhow::Result<()> {
     let mut puppet = Puppet { raw: Raw::load().context("load the driver")?, device: 0 };
-    while let Some((request, fd)) = wire::receive::<Request>(stdin.as_fd())? {
+    while let Some((request, fd)) = wire::receive::<Request>(socket)? {
         let (response, fd) = match puppet.act(request, fd) {
             Ok(Given { words, bytes, text, fd }) => (Response { status: 0, words, bytes, text }, fd),
             Err(status) => (Response { status: status.0, ..Response::default() }, None),
         };
-        wire::send(stdin.as_fd(), &response, fd.as_ref().map(AsFd::as_fd))?;
+        wire::send(socket, &response, fd.as_ref().map(AsFd::as_fd))?;
     }
     Ok(())
 }

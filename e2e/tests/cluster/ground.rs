@@ -1,0 +1,110 @@
+//! The cluster that the scenarios run on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+
+/// The cluster's folder, as `e2e/cluster/up.sh` made it: `kubeconfig`, `log/`, and `var-lib/`, which is the node's `/var/lib`.
+const FOLDER: &str = "GPU_HANDOFF_CLUSTER";
+
+/// How long one request to the API may take.
+const REQUEST: Duration = Duration::from_secs(20);
+
+/// How long the node's GPUs may take to be told of, and how often is looked.
+const TOLD: Duration = Duration::from_secs(20);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// A cluster, or why there is none.
+pub(crate) type Found = Result<Arc<Ground>, String>;
+
+/// A running cluster.
+pub(crate) struct Ground {
+    pub(crate) client: Client,
+    pub(crate) folder: PathBuf,
+    runtime: Runtime,
+    gpus: usize,
+    /// A seat for each GPU that a claim may have, so that no scenario's pods wait for another's end.
+    pub(crate) unclaimed: Arc<Semaphore>,
+}
+
+impl Ground {
+    /// Connects to the cluster that the environment names; no error if it names none.
+    pub(crate) fn find() -> anyhow::Result<Found> {
+        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+            let who = if rustix::process::geteuid().is_root() { "" } else { ", as root" };
+            return Ok(Err(format!("{FOLDER} names no cluster: e2e/cluster/run.sh starts one{who}")));
+        };
+        let runtime = Runtime::new().context("start a runtime")?;
+        let (client, gpus) = runtime.block_on(async {
+            let client = connect(&folder.join("kubeconfig")).await?;
+            anyhow::Ok((client.clone(), count_gpus(client).await?))
+        })?;
+        let unclaimed = Arc::new(Semaphore::new(gpus));
+        Ok(Ok(Arc::new(Self { client, folder, runtime, gpus, unclaimed })))
+    }
+
+    /// How many GPUs the node has.
+    pub(crate) fn gpus(&self) -> usize {
+        self.gpus
+    }
+
+    /// Whether the node's container runtime can give a pod a user namespace.
+    pub(crate) async fn makes_user_namespaces(&self) -> anyhow::Result<bool> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let nodes = nodes.list(&ListParams::default()).await?;
+        let handlers = nodes.items.iter().filter_map(|node| node.status.as_ref()?.runtime_handlers.as_ref());
+        Ok(handlers
+            .flatten()
+            .any(|one| one.features.as_ref().is_some_and(|features| features.user_namespaces == Some(true))))
+    }
+
+    /// Starts or stops a daemon of the node.
+    pub(crate) async fn daemon(&self, what: &str, name: &str) -> anyhow::Result<()> {
+        let cluster = self.folder.file_name().context("the cluster's folder has no name")?;
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/in.sh");
+        let mut command = tokio::process::Command::new(&script);
+        command.arg(cluster).args(["daemons.sh", what, name]);
+        let output = command.output().await.with_context(|| format!("run {}", script.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "{what} {name}: {said}");
+        Ok(())
+    }
+
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+}
+
+/// The DRA driver tells its GPUs soon after the node is ready.
+async fn count_gpus(client: Client) -> anyhow::Result<usize> {
+    let slices: Api<ResourceSlice> = Api::all(client);
+    let deadline = tokio::time::Instant::now() + TOLD;
+    loop {
+        let list = slices.list(&ListParams::default()).await.context("list the GPUs")?;
+        let devices = list.items.iter().filter_map(|slice| slice.spec.devices.as_ref());
+        let gpus = devices.map(Vec::len).sum();
+        if gpus > 0 {
+            return Ok(gpus);
+        }
+        anyhow::ensure!(tokio::time::Instant::now() < deadline, "no GPU is told of within {TOLD:?}");
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+    config.connect_timeout = Some(REQUEST);
+    let client = Client::try_from(config)?;
+    client.apiserver_version().await.context("ask the API for its version")?;
+    Ok(client)
+}

@@ -1,0 +1,51 @@
+//! Scenarios on a real Kubernetes cluster of one node, which `e2e/cluster/run.sh` starts.
+//!
+//! The same scenarios run with simulated GPUs and with real ones: pods ask for `nvidia.com/gpu` or for a claim of
+//! `gpu.nvidia.com`, and what they get then is the cluster's matter. Where something cannot be tried, that is shown as
+//! ignored, with the reason.
+//!
+//! | concern | file |
+//! |---|---|
+//! | the cluster | `ground` |
+//! | a scenario: run, limited, reported | `play` |
+//! | its namespace, and what its pods share | `scene` |
+//! | what a pod is asked to be | `plan` |
+//! | pods started and waited for | `pods` |
+//! | programs in them | `program` |
+//! | what is printed of a failure | `report` |
+//!
+//! So far all scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
+
+mod claims;
+mod ground;
+mod handover;
+mod matrix;
+mod plan;
+mod play;
+mod pods;
+mod program;
+mod report;
+mod scene;
+
+use std::process::ExitCode;
+
+use ground::Ground;
+use libtest_mimic::Arguments;
+
+/// Scenarios at a time. They wait for the cluster most of the time.
+const AT_A_TIME: usize = 4;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_A_TIME);
+    let ground = match Ground::find() {
+        Ok(ground) => ground,
+        Err(error) => {
+            eprintln!("the cluster cannot be used: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let trials = [handover::all(), matrix::all()].into_iter().flatten();
+    let trials = trials.map(|scenario| scenario.on(&ground)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,178 @@
+//! What a pod is asked to be.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, PersistentVolumeClaimVolumeSource, Pod, PodResourceClaim, PodSecurityContext,
+    PodSpec, ResourceClaim, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::ObjectMeta;
+
+use crate::scene::{SHARED, SHARED_AT};
+
+/// The image of all that tests start as applications.
+const IMAGE: &str = "e2e.local/apps:1";
+
+/// The container that a pod is about.
+pub(crate) const APP: &str = "app";
+/// A second one like it, where there is one.
+pub(crate) const TWIN: &str = "twin";
+
+/// How long a pod has to end: its programs have nothing to save, and as first processes they do not hear of SIGTERM.
+const GRACE_S: i64 = 1;
+
+/// The user of a pod without privilege.
+const ANY_USER: i64 = 1000;
+
+/// Where a pod's GPU comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gpu {
+    None,
+    /// One of the device plugin's.
+    Plugin,
+    /// What this claim got.
+    Claim(String),
+}
+
+/// A pod with one container, or more of the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    command: Vec<String>,
+    gpu: Gpu,
+    user: Option<i64>,
+    restricted: bool,
+    host_ipc: bool,
+    host_pid: bool,
+    host_users: Option<bool>,
+    twin: bool,
+}
+
+impl Plan {
+    pub(crate) fn new(name: &str, gpu: Gpu, command: &[&str]) -> Self {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        let name = name.to_owned();
+        let (user, restricted, host_ipc, host_pid, host_users, twin) =
+            (None, false, false, false, None, false);
+        Self { name, command, gpu, user, restricted, host_ipc, host_pid, host_users, twin }
+    }
+
+    /// As the restricted pod security standard wants it, and with a root file system that is only read.
+    pub(crate) fn restricted(mut self) -> Self {
+        self.restricted = true;
+        self.user = Some(ANY_USER);
+        self
+    }
+
+    pub(crate) fn user(mut self, user: i64) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// The node's IPC namespace, and with it its `/dev/shm`.
+    pub(crate) fn host_ipc(mut self) -> Self {
+        self.host_ipc = true;
+        self
+    }
+
+    pub(crate) fn host_pid(mut self) -> Self {
+        self.host_pid = true;
+        self
+    }
+
+    /// A user namespace of its own.
+    pub(crate) fn own_users(mut self) -> Self {
+        self.host_users = Some(false);
+        self
+    }
+
+    /// A second container like the first.
+    pub(crate) fn twin(mut self) -> Self {
+        self.twin = true;
+        self
+    }
+
+    pub(crate) fn pod(self) -> Pod {
+        let (limits, claims) = match &self.gpu {
+            Gpu::None => (None, None),
+            Gpu::Plugin => {
+                (Some(BTreeMap::from([("nvidia.com/gpu".to_owned(), Quantity("1".to_owned()))])), None)
+            }
+            Gpu::Claim(_) => (None, Some(vec![ResourceClaim { name: "gpu".to_owned(), request: None }])),
+        };
+        let resources = ResourceRequirements { limits, claims, requests: None };
+        let mut containers = vec![self.container(APP, resources.clone())];
+        if self.twin {
+            containers.push(self.container(TWIN, resources));
+        }
+        let claims = match &self.gpu {
+            Gpu::Claim(name) => {
+                let resource_claim_name = Some(name.clone());
+                Some(vec![PodResourceClaim {
+                    name: "gpu".to_owned(),
+                    resource_claim_name,
+                    ..Default::default()
+                }])
+            }
+            Gpu::None | Gpu::Plugin => None,
+        };
+        let shared = PersistentVolumeClaimVolumeSource { claim_name: SHARED.to_owned(), read_only: None };
+        let volume =
+            Volume { name: SHARED.to_owned(), persistent_volume_claim: Some(shared), ..Volume::default() };
+        Pod {
+            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            spec: Some(PodSpec {
+                containers,
+                host_ipc: self.host_ipc.then_some(true),
+                host_pid: self.host_pid.then_some(true),
+                host_users: self.host_users,
+                resource_claims: claims,
+                security_context: self.restricted.then(restricted_pod),
+                termination_grace_period_seconds: Some(GRACE_S),
+                volumes: Some(vec![volume]),
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        }
+    }
+
+    fn container(&self, name: &str, resources: ResourceRequirements) -> Container {
+        let security = SecurityContext { run_as_user: self.user, ..SecurityContext::default() };
+        let mount = VolumeMount {
+            name: SHARED.to_owned(),
+            mount_path: SHARED_AT.to_owned(),
+            ..VolumeMount::default()
+        };
+        Container {
+            name: name.to_owned(),
+            command: Some(self.command.clone()),
+            image: Some(IMAGE.to_owned()),
+            image_pull_policy: Some("Never".to_owned()),
+            resources: Some(resources),
+            security_context: Some(if self.restricted { restricted_container(security) } else { security }),
+            stdin: Some(true),
+            volume_mounts: Some(vec![mount]),
+            ..Container::default()
+        }
+    }
+}
+
+fn restricted_pod() -> PodSecurityContext {
+    let seccomp = SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None };
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        seccomp_profile: Some(seccomp),
+        ..PodSecurityContext::default()
+    }
+}
+
+fn restricted_container(with: SecurityContext) -> SecurityContext {
+    let capabilities = Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None };
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(capabilities),
+        read_only_root_filesystem: Some(true),
+        ..with
+    }
+}

@@ -1,0 +1,90 @@
+//! A scenario: run on a stage of its own, for a limited time, and reported.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use libtest_mimic::{Completion, Failed, Trial};
+
+use crate::ground::{Found, Ground};
+use crate::report;
+use crate::scene::{Scene, Standard};
+
+/// How long a scenario may take.
+const SCENARIO: Duration = Duration::from_secs(120);
+
+/// How long what is printed of a failure may take to be collected.
+const REPORT: Duration = Duration::from_secs(20);
+
+/// What came of a scenario that did not fail.
+pub(crate) enum Outcome {
+    Done,
+    /// It cannot be tried on this machine.
+    NotRun(String),
+}
+
+type Run = Box<dyn FnOnce(&Ground) -> anyhow::Result<Outcome> + Send>;
+
+/// One scenario.
+pub(crate) struct Scenario {
+    name: &'static str,
+    run: Result<Run, &'static str>,
+}
+
+/// A scenario with a namespace of its own, which admits what the standard admits.
+pub(crate) fn scenario<F>(name: &'static str, standard: Standard, play: F) -> Scenario
+where
+    F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome> + Send + 'static,
+{
+    let run = move |ground: &Ground| ground.block_on(on_stage(ground, name, standard, play));
+    Scenario { name, run: Ok(Box::new(run)) }
+}
+
+/// What cannot be a scenario yet, and why.
+pub(crate) fn not_run(name: &'static str, why: &'static str) -> Scenario {
+    Scenario { name, run: Err(why) }
+}
+
+impl Scenario {
+    pub(crate) fn on(self, ground: &Found) -> Trial {
+        let Self { name, run } = self;
+        let ground = ground.clone();
+        Trial::ignorable_test(name, move || match (run, ground) {
+            (Err(why), _) => Ok(ignored(format!("not run: {why}"))),
+            (Ok(_), Err(why)) => Ok(ignored(format!("skipped: {why}"))),
+            (Ok(run), Ok(ground)) => finish(run, &ground),
+        })
+    }
+}
+
+fn ignored(why: String) -> Completion {
+    Completion::ignored_with(why)
+}
+
+/// Where nothing may be left out, what this machine cannot do is a failure.
+fn finish(run: Run, ground: &Arc<Ground>) -> Result<Completion, Failed> {
+    match run(ground) {
+        Ok(Outcome::Done) => Ok(Completion::Completed),
+        Ok(Outcome::NotRun(why)) if std::env::var("GPU_HANDOFF_TESTS").as_deref() == Ok("all") => {
+            Err(format!("GPU_HANDOFF_TESTS=all, but: {why}").into())
+        }
+        Ok(Outcome::NotRun(why)) => Ok(ignored(format!("skipped: {why}"))),
+        Err(error) => Err(format!("{error:#}").into()),
+    }
+}
+
+async fn on_stage<F>(ground: &Ground, name: &str, standard: Standard, play: F) -> anyhow::Result<Outcome>
+where
+    F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome>,
+{
+    let scene = Scene::open(ground, name, standard).await?;
+    let played = tokio::time::timeout(SCENARIO, play(&scene)).await;
+    let mut played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {SCENARIO:?}")));
+    if let Err(error) = played {
+        let report = tokio::time::timeout(REPORT, report::of(&scene)).await;
+        let report = report.unwrap_or_else(|_| format!("(no report within {REPORT:?})"));
+        played = Err(anyhow::anyhow!("{error:#}\n{report}"));
+    }
+    let closed = scene.close().await.with_context(|| format!("clean up after {name}"));
+    played.and_then(|outcome| closed.map(|()| outcome))
+}

@@ -1,0 +1,176 @@
+//! Pods: started, waited for, looked into.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use kube::Api;
+use kube::api::{AttachParams, ListParams, PostParams};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::Instant;
+
+use crate::plan::{APP, Gpu, Plan};
+use crate::scene::{Scene, await_in};
+
+/// How long a pod may take until its containers run. The node may be busy with others.
+const STARTED: Duration = Duration::from_secs(60);
+
+/// How long others work between two looks at what is only listed.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// How long a command in a container may take.
+const COMMAND: Duration = Duration::from_secs(30);
+
+/// The most GPUs that a node of ours has.
+const MOST_GPUS: usize = 8;
+
+/// Why a container waits, where that does not pass.
+const HOPELESS: [&str; 6] = [
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RunContainerError",
+];
+
+/// How a pod stands that is to run.
+enum Stand {
+    Coming,
+    Up,
+    /// It will not run, and why.
+    Lost(String),
+}
+
+impl Scene<'_> {
+    /// Makes a pod.
+    pub(crate) async fn make(&self, plan: Plan) -> anyhow::Result<()> {
+        let name = plan.name.clone();
+        let made = self.all::<Pod>().create(&PostParams::default(), &plan.pod()).await;
+        made.map(drop).with_context(|| format!("make pod {name}"))
+    }
+
+    /// Makes a pod, and waits until all its containers run.
+    pub(crate) async fn start(&self, plan: Plan) -> anyhow::Result<()> {
+        let (name, pods) = (plan.name.clone(), self.all::<Pod>());
+        self.make(plan).await?;
+        let decided = |pod: Option<&Pod>| pod.is_some_and(|pod| !matches!(stand(pod), Stand::Coming));
+        let pod = await_in(&pods, &name, "the pod runs", STARTED, decided).await?.context("no pod")?;
+        match stand(&pod) {
+            Stand::Up => Ok(()),
+            Stand::Coming => anyhow::bail!("pod {name} neither runs nor fails"),
+            Stand::Lost(why) => anyhow::bail!("pod {name} does not run: {why}"),
+        }
+    }
+
+    /// Waits until a warning about a pod is given for this reason, and gives its message.
+    pub(crate) async fn warning(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
+        let about = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
+        let deadline = Instant::now() + STARTED;
+        loop {
+            let events = self.all::<Event>().list(&about).await?;
+            if let Some(message) = events.items.into_iter().find_map(|event| event.message) {
+                return Ok(message);
+            }
+            anyhow::ensure!(Instant::now() < deadline, "no {reason} of {pod} within {STARTED:?}");
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    /// Runs a command in a pod's first container, and gives what it writes.
+    pub(crate) async fn exec(&self, pod: &str, command: &[&str]) -> anyhow::Result<String> {
+        self.exec_in(pod, APP, command).await
+    }
+
+    /// Runs a command in a container, and gives what it writes; an error where it does not end well.
+    pub(crate) async fn exec_in(
+        &self,
+        pod: &str,
+        container: &str,
+        command: &[&str],
+    ) -> anyhow::Result<String> {
+        let ran = tokio::time::timeout(COMMAND, run(self.all(), pod, container, command)).await;
+        let ran = ran.map_err(|_| anyhow::anyhow!("it took longer than {COMMAND:?}"));
+        ran.and_then(|ran| ran).with_context(|| format!("run {command:?} in {pod}, {container}"))
+    }
+
+    /// The GPUs that the device plugin gave a pod.
+    pub(crate) async fn visible(&self, pod: &str) -> anyhow::Result<String> {
+        let said = self.exec(pod, &["sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES"]).await?;
+        let gpus = said.trim();
+        anyhow::ensure!(!gpus.is_empty(), "pod {pod} has no NVIDIA_VISIBLE_DEVICES");
+        Ok(gpus.to_owned())
+    }
+
+    /// Two pods of these that have the same GPU. Which one a pod gets the kubelet chooses, and of more pods than there are
+    /// GPUs two have the same one.
+    pub(crate) async fn two_on_one_gpu(&self, plan: impl Fn(&str) -> Plan) -> anyhow::Result<[String; 2]> {
+        let mut seen = HashMap::new();
+        for number in 0..=MOST_GPUS {
+            let name = format!("app-{number}");
+            self.start(plan(&name)).await?;
+            if let Some(other) = seen.insert(self.visible(&name).await?, name.clone()) {
+                return Ok([other, name]);
+            }
+        }
+        anyhow::bail!("more than {MOST_GPUS} GPUs: {seen:?}")
+    }
+
+    /// Two pods that share a claim of one GPU.
+    pub(crate) async fn two_with_one_claim(
+        &self,
+        plan: impl Fn(&str, Gpu) -> Plan,
+    ) -> anyhow::Result<[String; 2]> {
+        self.reserve(1).await?;
+        self.claim("gpu", 1).await?;
+        for name in ["first", "second"] {
+            self.start(plan(name, Gpu::Claim("gpu".to_owned()))).await?;
+        }
+        Ok(["first".to_owned(), "second".to_owned()])
+    }
+}
+
+fn stand(pod: &Pod) -> Stand {
+    let Some(status) = &pod.status else { return Stand::Coming };
+    if let Some(phase @ ("Failed" | "Succeeded")) = status.phase.as_deref() {
+        let words = [status.reason.as_deref(), status.message.as_deref()];
+        return Stand::Lost(format!(
+            "{phase} {}",
+            words.into_iter().flatten().collect::<Vec<_>>().join(": ")
+        ));
+    }
+    let containers = status.container_statuses.as_deref().unwrap_or_default();
+    if let Some(why) = containers.iter().find_map(lost) {
+        return Stand::Lost(why);
+    }
+    let wanted = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
+    let running =
+        containers.iter().filter(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()));
+    if running.count() == wanted { Stand::Up } else { Stand::Coming }
+}
+
+fn lost(container: &ContainerStatus) -> Option<String> {
+    let state = container.state.as_ref()?;
+    if let Some(ended) = &state.terminated {
+        return Some(format!("container {} ended with {}", container.name, ended.exit_code));
+    }
+    let waiting = state.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref().filter(|reason| HOPELESS.contains(reason))?;
+    let message = waiting.message.as_deref().unwrap_or_default();
+    Some(format!("container {}: {reason}: {message}", container.name))
+}
+
+async fn run(pods: Api<Pod>, pod: &str, container: &str, command: &[&str]) -> anyhow::Result<String> {
+    let how = AttachParams::default().container(container).stdout(true).stderr(true);
+    let mut process = pods.exec(pod, command.to_vec(), &how).await?;
+    let (mut out, mut err) = (String::new(), String::new());
+    let mut output = process.stdout().context("no standard output")?;
+    let mut errors = process.stderr().context("no standard error")?;
+    let ended = process.take_status().context("no status")?;
+    tokio::try_join!(output.read_to_string(&mut out), errors.read_to_string(&mut err))?;
+    let status = ended.await.context("the command's end is not told")?;
+    let message = status.message.unwrap_or_default();
+    anyhow::ensure!(status.status.as_deref() == Some("Success"), "{message}: {out}{err}");
+    Ok(out)
+}

@@ -1,0 +1,83 @@
+//! Programs in pods that a scenario tells what to do.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use gpu_handoff_e2e::agent::{Answer, Command};
+use gpu_handoff_e2e::conformance::actor::Actor;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{AttachParams, AttachedProcess};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, ReadHalf, SimplexStream, WriteHalf,
+};
+
+use crate::plan::{APP, Gpu, Plan};
+use crate::scene::{SHARED_AT, Scene};
+
+/// How long an application may take for one command.
+const COMMAND: Duration = Duration::from_secs(60);
+
+/// The application: what the demo and the other scenarios have in their pods, as the container's first process.
+pub(crate) fn agent(name: &str, gpu: Gpu) -> Plan {
+    Plan::new(name, gpu, &["agent"])
+}
+
+/// A puppet, as the first process of its container.
+pub(crate) fn puppet(name: &str, gpu: Gpu) -> Plan {
+    Plan::new(name, gpu, &["conformance", "puppet", "--listen", &socket(name)])
+}
+
+/// A puppet with some other process number.
+pub(crate) fn puppet_not_first(name: &str, gpu: Gpu) -> Plan {
+    let command = format!("conformance puppet --listen {}; true", socket(name));
+    Plan::new(name, gpu, &["sh", "-c", &command])
+}
+
+fn socket(name: &str) -> String {
+    format!("{SHARED_AT}/{name}")
+}
+
+/// An attached application.
+pub(crate) struct App {
+    pod: String,
+    input: WriteHalf<SimplexStream>,
+    output: Lines<BufReader<ReadHalf<SimplexStream>>>,
+    _process: AttachedProcess,
+}
+
+impl App {
+    /// Tells it to do something, and waits for its answer.
+    pub(crate) async fn ask(&mut self, command: &Command) -> anyhow::Result<Answer> {
+        let mut line = serde_json::to_vec(command)?;
+        line.push(b'\n');
+        self.input.write_all(&line).await.with_context(|| format!("tell {} {command:?}", self.pod))?;
+        let heard = tokio::time::timeout(COMMAND, self.output.next_line()).await;
+        let heard =
+            heard.map_err(|_| anyhow::anyhow!("{} did not answer within {COMMAND:?}", self.pod))??;
+        let heard = heard.with_context(|| format!("told {command:?}, {} has ended", self.pod))?;
+        serde_json::from_str(&heard).with_context(|| format!("{} answered {heard}", self.pod))
+    }
+}
+
+impl Scene<'_> {
+    /// Attaches to the application of a pod.
+    pub(crate) async fn app(&self, pod: &str) -> anyhow::Result<App> {
+        let how = AttachParams::default().container(APP).stdin(true).stdout(true).stderr(false);
+        let pods = self.all::<Pod>();
+        let attached = tokio::time::timeout(COMMAND, pods.attach(pod, &how)).await;
+        let mut process = attached.with_context(|| format!("attach to {pod}"))??;
+        let input = process.stdin().context("no standard input")?;
+        let output = BufReader::new(process.stdout().context("no standard output")?).lines();
+        Ok(App { pod: pod.to_owned(), input, output, _process: process })
+    }
+
+    /// Meets the puppet of a pod.
+    pub(crate) fn actor(&self, pod: &str) -> anyhow::Result<Actor> {
+        Actor::meet(self.shared(), pod).with_context(|| format!("meet the puppet of pod {pod}"))
+    }
+
+    /// The puppets of two pods.
+    pub(crate) fn actors(&self, pods: &[String; 2]) -> anyhow::Result<[Actor; 2]> {
+        Ok([self.actor(&pods[0])?, self.actor(&pods[1])?])
+    }
+}
