@@ -78,7 +78,8 @@ impl Waits {
         }
     }
 
-    pub(super) fn buffer_appeared(&mut self, group: &GroupKey, name: &BufferName) {
+    /// A buffer of this name has appeared, or is not being restored any more.
+    pub(super) fn name_stirred(&mut self, group: &GroupKey, name: &BufferName) {
         if let Some(keys) = self.by_name.get(&(group.clone(), name.clone())) {
             self.stirred.extend(keys);
         }
@@ -256,15 +257,6 @@ impl Registry {
             Some((reason, _)) => Found::Refused(super::ending::retired(id, reason)),
             None => Found::Restoring,
         })
-    }
-
-    /// Ids do not outlive the boot that they were drawn in.
-    pub(super) fn is_of_this_boot(&self, id: BufferId) -> Result<(), Refusal> {
-        if id.boot == self.boot {
-            return Ok(());
-        }
-        let (wanted, found) = (format!("{:016x}", self.boot.0), format!("{:016x}", id.boot.0));
-        Err(Refusal::new(Code::StaleHandle).compared_with("boot of the node", wanted, found))
     }
 
     /// The refusal for what is not there; it says where was looked, and reveals nothing else.

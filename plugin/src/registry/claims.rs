@@ -46,6 +46,7 @@ impl Registry {
             items.into_iter().map(|item| item.and_then(|shown| self.offer_one(member, shown, now))).collect();
         self.effects.push(Effect::Offered(member, token, outcomes));
         self.settle_waits_for_new_buffers();
+        self.settle_stirred_set_waits();
     }
 
     fn offer_one(&mut self, member: MemberId, shown: Shown, now: Instant) -> Result<(), Refusal> {
@@ -90,6 +91,7 @@ impl Registry {
             self.tell_seats(id, session);
         }
         self.settle_waits_for_new_buffers();
+        self.settle_stirred_set_waits();
     }
 
     /// `told`: ended buffers whose leases were restored, to be told of after the answer.
@@ -158,7 +160,7 @@ impl Registry {
             }
             (None, _) => {
                 if let Err(refusal) = self.may_still_publish(by.member, &receipt) {
-                    self.forbid_buffer(id, now);
+                    self.forbid_buffer(&receipt, now);
                     return Err(refusal);
                 }
                 let legacy = receipt.legacy_handle.map(Carrier::Legacy);

@@ -78,6 +78,15 @@ impl Ended {
 }
 
 impl Registry {
+    /// Ids do not outlive the boot that they were drawn in.
+    pub(super) fn is_of_this_boot(&self, id: BufferId) -> Result<(), Refusal> {
+        if id.boot == self.boot {
+            return Ok(());
+        }
+        let (wanted, found) = (format!("{:016x}", self.boot.0), format!("{:016x}", id.boot.0));
+        Err(Refusal::new(Code::StaleHandle).compared_with("boot of the node", wanted, found))
+    }
+
     /// How a buffer of this group ended, if it did not long ago.
     pub(super) fn ended_of(&self, id: BufferId, group: &GroupKey) -> Option<EndReason> {
         self.groups.get(group)?.ended.reasons.get(&id).copied()

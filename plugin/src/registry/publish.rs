@@ -191,7 +191,7 @@ impl Registry {
                 .and_modify(|named| named.add(generation, id))
                 .or_insert_with(|| Named::new(generation, id));
         }
-        self.waits.buffer_appeared(group, &info.facts.name);
+        self.waits.name_stirred(group, &info.facts.name);
     }
 
     /// Takes an ended buffer out of its group's names, or out of its set.

@@ -213,6 +213,13 @@ impl Registry {
         }
     }
 
+    /// Looks again at those that wait for sets which have been stirred.
+    pub(super) fn settle_stirred_set_waits(&mut self) {
+        for (group, name) in self.set_waits.take_stirred() {
+            self.settle_waits_for_set(&group, &name);
+        }
+    }
+
     fn settle_set_wait(&mut self, key: (SessionId, RequestId)) {
         let Some((group, wanted, until)) = self.set_waits.wanted(key) else { return };
         if !self.must_wait(group, wanted, until) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use gpu_handoff_protocol::message::EndReason;
 use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt};
-use gpu_handoff_protocol::{BufferId, Code, GroupKey, LeaseId, Refusal};
+use gpu_handoff_protocol::{Code, GroupKey, LeaseId, Refusal};
 
 use super::publish::list;
 use super::{Member, MemberId, Registry, SessionId};
@@ -49,10 +49,14 @@ impl Registry {
             .with_remedy("publish or acquire it anew: the pod is in another group than before"))
     }
 
-    /// A buffer that is not allowed any more ends, whoever leases it.
-    pub(super) fn forbid_buffer(&mut self, id: BufferId, now: Instant) {
-        self.end_expected_buffer(id, EndReason::NotAllowed, now);
-        self.settle_restoring_set_waits();
+    /// A buffer that is not allowed any more ends, whoever leases it. Those that wait for it are looked at after the packet
+    /// that it was shown with.
+    pub(super) fn forbid_buffer(&mut self, receipt: &BufferReceipt, now: Instant) {
+        self.end_expected_buffer(receipt.info.id, EndReason::NotAllowed, now);
+        match &receipt.info.set {
+            Some(set) => self.set_waits.stir(&receipt.group, &set.name),
+            None => self.waits.name_stirred(&receipt.group, &receipt.info.facts.name),
+        }
     }
 
     /// A lease that is not allowed any more ends.

@@ -1,6 +1,6 @@
 //! The acquires that wait for a set to appear.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::RequestId;
@@ -25,6 +25,8 @@ pub(in crate::registry) struct Waits {
     waiting: BTreeMap<Key, Waiting>,
     by_name: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
     by_time: BTreeSet<(Instant, Key)>,
+    /// Names that are waited for and will not be restored: who waits for them is to be looked at again, once.
+    stirred: HashSet<(GroupKey, BufferName)>,
 }
 
 impl Waits {
@@ -56,6 +58,18 @@ impl Waits {
     /// What a wait is for, and until when.
     pub(super) fn wanted(&self, key: Key) -> Option<(&GroupKey, &WantedSet, Option<Instant>)> {
         self.waiting.get(&key).map(|w| (&w.group, &w.wanted, w.until))
+    }
+
+    /// A version of a set that was being restored will not be there.
+    pub(in crate::registry) fn stir(&mut self, group: &GroupKey, name: &BufferName) {
+        let key = (group.clone(), name.clone());
+        if self.by_name.contains_key(&key) {
+            self.stirred.insert(key);
+        }
+    }
+
+    pub(super) fn take_stirred(&mut self) -> HashSet<(GroupKey, BufferName)> {
+        std::mem::take(&mut self.stirred)
     }
 
     /// All of them: any may wait for a version that was being restored.

@@ -135,3 +135,34 @@ fn others_descriptors_leave_room_for_those_that_are_to_come_back() {
     let p = w.open_as(0, 1, process);
     assert_eq!(w.claim(p, with_memory(&buffer)), Ok(Reattached::Restored));
 }
+
+#[test]
+fn who_waits_for_what_is_not_allowed_any_more_is_answered_after_the_packet_that_showed_it() {
+    let lax = Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() };
+    let mut w = World::new(lax);
+    let producer = w.open(0, 1);
+    let legacy = || Carrier::Legacy([7; 64]);
+    let mut ids = vec![w.publish(producer, "weights", legacy()).unwrap().id];
+    let items = (0..2).map(|_| Ok(w.vetted("one", legacy()))).collect();
+    let (parts, _) = w.publish_part(producer, part("set", 2, 0), items);
+    ids.extend(parts.into_iter().map(|item| item.unwrap().id));
+    let receipts: Vec<_> = ids.iter().map(|id| Ok(bare(&buffer_receipt(&w, 0, *id)))).collect();
+    w.restart_with(Policy::default());
+    let waiter = w.open(1, 2);
+    let until = Some(w.now + Duration::from_secs(600));
+    let ask = |until| Ask::Acquire { items: vec![named("weights", 0)], until, device: None };
+    let of_set = |until| Ask::AcquireSet { wanted: wanted_set("set", 0), until };
+    let asked: Vec<RequestId> = [ask(None), of_set(None), ask(until), of_set(until)]
+        .into_iter()
+        .map(|ask| {
+            let (request, sent) = w.ask(waiter, ask);
+            assert!(sent.is_empty(), "all of it is being restored");
+            request
+        })
+        .collect();
+    let sent = w.tell(Input::Offered(MemberId(0), 1, receipts));
+    assert!(w.told.offered[&1].iter().all(|outcome| code(outcome.clone()) == Code::PolicyDenied));
+    assert_eq!(code(acquired(answer(&sent, waiter, asked[0]))), Code::NotFound);
+    assert_eq!(code(acquired_set(answer(&sent, waiter, asked[1]))), Code::NotFound);
+    assert_eq!(sent.iter().filter(|(_, m)| m.request != 0).count(), 2, "the others wait on: {sent:?}");
+}
