@@ -68,18 +68,28 @@ pub fn wait_at_least(driver: Driver, stream: StreamRef<'_>, ptr: u64, value: u64
 ///
 /// On a stream of one's own ([`Stream`](crate::Stream)) that is the word as it is now, whatever the application's streams wait for.
 pub fn load(driver: Driver, on: StreamRef<'_>, ptr: u64) -> Result<u64, CudaError> {
+    let words = load_all(driver, on, ptr, 1)?;
+    words.first().copied().ok_or(CudaError::invalid("cuMemcpyDtoHAsync"))
+}
+
+/// So many 64-bit words from `ptr` on, in one copy, as [`load`] reads one.
+pub fn load_all(driver: Driver, on: StreamRef<'_>, ptr: u64, count: usize) -> Result<Box<[u64]>, CudaError> {
     let call = "cuMemcpyDtoHAsync";
-    check_word(driver, call, ptr)?;
+    let bytes = count.checked_mul(size_of::<u64>()).ok_or(CudaError::invalid(call))?;
+    if !ptr.is_multiple_of(8) {
+        return Err(CudaError::invalid(call));
+    }
+    check(driver, call, ptr, bytes as u64)?;
     if stream::is_capturing(driver, on)? {
         return Err(CudaError { call, status: Status::STREAM_CAPTURE_UNSUPPORTED });
     }
-    let word = Box::into_raw(Box::new(0_u64));
-    // SAFETY: the source is a word on a device, as checked. The target is a word that is kept until the copy is over: when the
-    // wait for it failed it is kept for ever, as the copy may still come.
+    let words = Box::into_raw(vec![0_u64; count].into_boxed_slice());
+    // SAFETY: the source is so many words on a device, as checked. The target has as many, and is kept until the copy is over:
+    // when the wait for it failed it is kept for ever, as the copy may still come.
     unsafe {
-        call!(driver, cuMemcpyDtoHAsync_v2(word.cast(), ptr, size_of::<u64>(), on.handle()))?;
+        call!(driver, cuMemcpyDtoHAsync_v2(words.cast(), ptr, bytes, on.handle()))?;
         stream::synchronize(driver, on)?;
-        Ok(*Box::from_raw(word))
+        Ok(Box::from_raw(words))
     }
 }
 

@@ -63,6 +63,7 @@ fn role_order() {
         ops::wait_at_least(driver, theirs, ready, (1 << 62) - 1).unwrap();
         ops::signal(driver, ours, ready, 1 << 62).unwrap();
         stream::synchronize(driver, theirs).unwrap();
+        assert_eq!(*ops::load_all(driver, ours, ready, 2).unwrap(), [1 << 62, 1], "both words in one copy");
         assert_eq!(
             ops::signal(driver, ours, ready + 4, 1).map_err(|error| error.status),
             Err(Status::INVALID_VALUE)

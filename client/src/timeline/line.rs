@@ -6,7 +6,8 @@
 //! is being killed can come a moment after the news of its death and undo the poison; so a poisoned word is looked at
 //! again, [a few times](crate::limits::POISON_LOOKS).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod state;
+
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -19,11 +20,11 @@ use crate::client::Shared;
 use crate::error::Fault;
 use crate::lease::Lease;
 use crate::limits;
+pub(crate) use state::has_reached;
+use state::{POISON, State};
 
 /// Bytes of a word.
 pub(crate) const WORD_BYTES: u64 = 8;
-/// The word of a peer that died.
-const POISON: u64 = ORDER_VALUES;
 
 /// What keeps the words mapped, and the timeline published or leased.
 #[derive(Debug)]
@@ -76,26 +77,6 @@ pub(crate) enum End {
     Died,
     /// The connection to the node has ended: it might have, and nobody would tell.
     Lost,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Nobody writes any word any more, or nobody would tell.
-    ended: Option<End>,
-    /// Words whose own writer has ended.
-    dead: BTreeSet<u32>,
-    /// Words that streams of this process were told to wait for, each with the highest value.
-    waited: BTreeMap<u32, u64>,
-    /// What words had reached when they were poisoned.
-    reached: BTreeMap<u32, u64>,
-    /// When a word was last poisoned.
-    poisoned: Option<Instant>,
-}
-
-impl State {
-    fn is_dead(&self, word: u32) -> bool {
-        self.ended.is_some() || self.dead.contains(&word)
-    }
 }
 
 /// What a line is made of.
@@ -203,10 +184,7 @@ impl Line {
 
     /// Of a word whose writer has ended: whether it had reached a value before.
     fn truth(&self, state: &State, word: u32, value: u64) -> Result<(), Fault> {
-        let found = match state.reached.get(&word) {
-            Some(found) => Some(*found),
-            None => self.load(word)?,
-        };
+        let found = state.furthest(word, self.load(word)?);
         if found.is_some_and(|found| has_reached(found, value)) {
             return Ok(());
         }
@@ -281,18 +259,16 @@ impl Line {
         if state.poisoned.is_some_and(|at| at.elapsed() < limits::POISON_REST) {
             return true;
         }
-        while let Some((word, value)) = state.waited.first_key_value().map(|(word, value)| (*word, *value)) {
-            match self.load(word) {
-                Ok(Some(found)) if !has_reached(found, value) => return true,
-                // By others, who were told before: it may still fall back.
-                Ok(None) if state.poisoned.is_none() => {
-                    state.poisoned = Some(Instant::now());
-                    return true;
-                }
-                _ => state.waited.remove(&word),
-            };
-        }
-        false
+        let Some((first, last)) = state.waited_range() else { return false };
+        // All in one copy: whoever drops a timeline does not wait for a look at each.
+        let Ok(found) = self.load_all(first, last) else { return false };
+        state.prune(first, &found, Instant::now())
+    }
+
+    fn load_all(&self, first: u32, last: u32) -> Result<Box<[u64]>, Fault> {
+        let _current = self.context.enter(self.driver)?;
+        let count = (last - first) as usize + 1;
+        Ok(ops::load_all(self.driver, self.own.stream(), self.address(first), count)?)
     }
 
     /// Gives words a value that satisfies all waits of their earlier uses, for new writers.
@@ -370,11 +346,6 @@ pub(crate) fn check_not_capturing(driver: Driver, stream: StreamRef<'_>) -> Resu
     }
     let refusal = Refusal::new(Code::StreamCapturing);
     Err(refusal.compared_with("stream", "not being captured", "being captured").into())
-}
-
-/// As the driver compares: cyclically.
-pub(crate) fn has_reached(found: u64, value: u64) -> bool {
-    found.wrapping_sub(value) < 1 << 63
 }
 
 /// All words of a new timeline are 0 at first.
