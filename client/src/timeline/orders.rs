@@ -6,6 +6,7 @@
 
 mod again;
 mod bin;
+mod later;
 mod lost;
 mod outlive;
 mod seats;
@@ -24,6 +25,7 @@ use crate::error::Fault;
 use crate::limits;
 use again::Asking;
 pub(crate) use bin::{Bin, Leaving, Trash};
+use later::Later;
 use outlive::Outliving;
 pub(crate) use seats::words_of;
 use seats::{Own, free, got_up};
@@ -76,8 +78,7 @@ struct State {
     tasks: VecDeque<Task>,
     /// Timelines with more to be done to their words than there may be: nobody relies on them any more.
     overrun: Vec<Weak<Line>>,
-    /// Of a timeline, one of each kind: of looks, one for each round; of what rests, one for each buffer that has words.
-    later: Vec<(Instant, Task)>,
+    later: Later,
     thread: Option<JoinHandle<()>>,
     stop: bool,
 }
@@ -101,8 +102,7 @@ impl State {
         if let Some(line) = self.overrun.pop() {
             return Some(Task::EndLine(line, End::Lost));
         }
-        let at = self.later.iter().position(|(at, _)| *at <= now);
-        self.tasks.pop_front().or_else(|| at.map(|at| self.later.swap_remove(at).1))
+        self.tasks.pop_front().or_else(|| self.later.due(now))
     }
 
     /// Has something done. Where too much is to be done already, its timeline ends instead: no stream waits then for what
@@ -115,29 +115,11 @@ impl State {
         }
     }
 
-    /// Has something done later. Looks at the same words are one.
-    fn push_later(&mut self, at: Instant, task: Task) {
-        if let Task::Look(line, words, round) = &task {
-            for (_, other) in &mut self.later {
-                if let Task::Look(of, known, of_round) = other
-                    && of.ptr_eq(line)
-                    && of_round == round
-                {
-                    known.extend(words);
-                    known.sort_unstable();
-                    known.dedup();
-                    return;
-                }
-            }
-        }
-        self.later.push((at, task));
-    }
-
     /// Nobody leases it any more, and nobody will.
     fn gone(&mut self, id: BufferId) {
         let gone = self.own.remove(&id);
         if let Some((at, (line, order))) = gone.and_then(|own| Some((own.rests_until(), own.order?))) {
-            self.push_later(at, Task::Free(line, order));
+            self.later.push(at, Task::Free(line, order));
         }
         self.end_line(id, End::Died);
         self.lines.remove(&id);
@@ -257,12 +239,11 @@ impl Orders {
                 let later = self.perform(task);
                 state = self.lock();
                 if let Some((at, task)) = later {
-                    state.push_later(at, task);
+                    state.later.push(at, task);
                 }
                 continue;
             }
-            let next = state.later.iter().map(|(at, _)| *at).min();
-            state = match next {
+            state = match state.later.first() {
                 None => self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let left = at.saturating_duration_since(now);
@@ -328,16 +309,6 @@ mod tests {
         assert_eq!((state.tasks.len(), state.overrun.len()), (limits::WORD_TASKS, 1));
         assert!(matches!(state.due(Instant::now()), Some(Task::EndLine(_, End::Lost))));
         assert!(matches!(state.due(Instant::now()), Some(Task::Open(_, 0, 1))));
-    }
-
-    #[test]
-    fn looks_at_words_of_one_timeline_are_one_look() {
-        let (mut state, now) = (State::default(), Instant::now());
-        for (words, round) in [(vec![3, 1], 0), (vec![2, 3], 0), (vec![1], 1)] {
-            state.push_later(now, Task::Look(Weak::new(), words, round));
-        }
-        assert_eq!(state.later.len(), 2);
-        assert!(matches!(&state.later[0].1, Task::Look(_, words, 0) if *words == [1, 2, 3]));
     }
 
     #[test]
