@@ -46,10 +46,7 @@ pub fn run() -> anyhow::Result<()> {
     // Before there are threads: what is started from here on has it too.
     let held = filter::install(start.state.as_fd()).context("filter our own system calls")?;
     if held != Held::Fully {
-        warn!(
-            landlock = ?held,
-            "this kernel does not hold the broker to its own files, whatever paths it is made to open: what they can be is decided by its user alone"
-        );
+        warn!(%held, "this kernel does not hold the broker to its own files as far as is wanted");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(start, descriptors, stays_awake))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use gpu_handoff_logs::LogFormat;
 use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::{BootTag, SlotId};
-use gpu_handoff_sys::filter;
+use gpu_handoff_sys::filter::Held;
 use gpu_handoff_sys::unprivileged::{User, can_become};
 use rustix::process::Resource;
 
@@ -177,12 +177,7 @@ impl fmt::Display for Config {
             Some(User { uid, gid }) => writeln!(f, "broker         as user {uid}, group {gid}")?,
             None => writeln!(f, "broker         as the node's user {}", rustix::process::geteuid().as_raw())?,
         }
-        let held = if filter::can_be_held() {
-            "by Landlock to its own files, whatever the path"
-        } else {
-            "by its user alone to its own files: this kernel has no Landlock, or an old one"
-        };
-        writeln!(f, "               held {held}")?;
+        writeln!(f, "               held to its own files {}", Held::could_be())?;
         let for_buffers = self.descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS);
         writeln!(
             f,
@@ -230,6 +225,7 @@ mod tests {
         };
         let good = config(folder.path().join("absent")).unwrap();
         assert_eq!(good.state_dir, folder.path().join("state"));
+        assert!(good.to_string().contains(&format!("held to its own files {}", Held::could_be())), "{good}");
         let refused = config(members.clone()).unwrap_err();
         assert!(matches!(refused, ConfigError::KubeletPresent { .. }));
     }

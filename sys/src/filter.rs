@@ -24,7 +24,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 mod calls;
 mod files;
 
-pub use files::{Held, can_be_held};
+pub use files::Held;
 
 /// Installs the filter for this thread and all that it starts from now on, and says how far the kernel holds it to its
 /// files. There is no way back, and no file that is opened already is affected.

@@ -77,7 +77,8 @@ impl Inspector {
     /// What the claimed GPU's worker finds the descriptor to be, against the size that is claimed of it.
     ///
     /// The descriptor is sent from the caller's own thread. The caller's copy must outlive the request, so this is not to
-    /// be dropped before it is done: then the worker has closed its own copy, or serves nobody any more.
+    /// be dropped before it is done: then the worker has closed its own copy of what is no memory, or serves nobody any
+    /// more. Its copy of what is proven to be memory it may have for a moment longer.
     ///
     /// # Errors
     /// `DEVICE_MISMATCH` for a GPU that the node does not have, `NOT_GPU_MEMORY` for what does not look like memory,

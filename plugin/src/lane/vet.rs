@@ -2,8 +2,9 @@
 //! device the memory really is and how large it is. A legacy handle cannot be checked: the buffer stays `unverified`.
 //!
 //! Vetting is a task of the lane, not of the session: whatever becomes of the application, the lane keeps its copy of a
-//! descriptor until the worker has closed its own, so that the last close of a stranger's file, which can block, is
-//! always the lane's.
+//! descriptor until the worker has answered. What is no GPU memory the worker has closed by then, so that the last close of
+//! a stranger's file, which can block, is always the lane's. Of what is proven to be memory the worker may close its copy
+//! after the answer, and last: that lets memory go, which has the worker's time to end in, like the inspection.
 
 use std::cell::RefCell;
 use std::future::Future;
