@@ -34,7 +34,7 @@ ip link del "$link" 2>/dev/null || true
 # The kernel takes some of it apart only after the last process is gone.
 nothing_left() { left=$(leftovers) && [[ -z $left ]]; }
 wait_for "$stopped_within_s" nothing_left || fail "of cluster $name there is still: $left"
-rm -f "$folder/index" "$folder/namespaces" "$init_file"
+rm -f "$folder/network-namespace" "$init_file"
 [[ -n $keep ]] || rm -rf "$folder"
 rmdir "$base" 2>/dev/null || true
 echo "cluster $name is gone after $(since "$begin")"

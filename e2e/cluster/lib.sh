@@ -12,6 +12,8 @@ base=${GPU_HANDOFF_E2E_DIR:-/var/tmp/gpu-handoff-e2e}
 network=${GPU_HANDOFF_E2E_NETWORK:-10.199}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-handoff
 
+export CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 # cgroup v1, each time that ctr is called
+
 readonly ready_within_s=60 stopped_within_s=5 most_clusters=99
 # The API's service address is also one of the node's, so that pods reach it without a proxy: hence the port.
 readonly api_port=443 api_service_ip=10.96.0.1 services=10.96.0.0/24
@@ -96,10 +98,11 @@ leftovers() {
     cgroups | sed 's/^/cgroup /'
     grep -lsF " $folder/" /proc/[0-9]*/mountinfo | sed 's/^/mounts in /' || true
     if [[ -d /sys/class/net/$link ]]; then echo "link $link"; fi
-    while read -r one; do
-        find /proc/[0-9]*/ns -lname "${one/[/\\[}" -printf 'namespace %l of %p\n' 2>/dev/null || true
-        if grep -qsF "$one" /proc/self/mountinfo; then echo "namespace $one, which a mount keeps"; fi
-    done < <(cat "$folder/namespaces" 2>/dev/null)
+    # Numbers of namespaces are used again: the API's service address tells that it is the node's.
+    one=$(cat "$folder/network-namespace" 2>/dev/null) || return 0
+    find /proc/[0-9]*/ns/net -lname "${one/[/\\[}" 2>/dev/null | while read -r one; do
+        if grep -qsF "$api_service_ip" "${one%/ns/net}/net/fib_trie"; then echo "network namespace of $one"; fi
+    done || true # processes end while they are looked at
 }
 
 # Waits until a command succeeds: wait_for SECONDS COMMAND...

@@ -65,8 +65,9 @@ spec: {devices: {requests: [{name: one, exactly: {deviceClassName: gpu.nvidia.co
 YAML
 }
 
-clean_up() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
-trap clean_up EXIT
+stop() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
+stop # what an earlier run may have left
+trap stop EXIT
 "$here/build.sh"
 "$here/images.sh"
 GPU_HANDOFF_E2E_IMAGES=$(images_folder) GPU_HANDOFF_E2E_GPUS=simulated "$here/up.sh" "$cluster"

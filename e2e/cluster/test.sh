@@ -3,7 +3,7 @@
 # The Go programs' own tests; images; two clusters at once, pods in them, a reboot, a start that is killed half-way; after each stop nothing may be left.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-readonly cluster_a=test-a cluster_b=test-b warm_ready_s=${GPU_HANDOFF_E2E_READY_S:-30}
+readonly cluster_a=test-a cluster_b=test-b warm_ready_s=${GPU_HANDOFF_E2E_READY_S:-60}
 # What a node would leave behind on this machine if it were not kept in a place of its own.
 readonly foreign=(/var/lib/kubelet /var/lib/containerd /var/lib/cni /run/containerd /run/netns /run/nri /var/log/pods
     /var/log/containers /opt/cni /opt/containerd /etc/cni)
@@ -13,8 +13,7 @@ step() { echo "cluster test: $*"; }
 in_a() { "$here/in.sh" "$cluster_a" "$@"; }
 
 scratch=$(mktemp -d)
-clean_up() {
-    rm -rf "$scratch"
+stop_both() {
     "$here/down.sh" "$cluster_a" >/dev/null 2>&1 || true
     "$here/down.sh" "$cluster_b" >/dev/null 2>&1 || true
 }
@@ -28,7 +27,7 @@ traces() {
 stop() {
     local begin kept
     kept=$(mktemp -d)
-    cp "$base/$1/index" "$base/$1/namespaces" "$kept/"
+    cp "$base/$1/network-namespace" "$kept/"
     begin=$(date +%s%3N)
     "$here/down.sh" "$1"
     (($(date +%s%3N) - begin <= stopped_within_s * 1000)) || fail "it took longer than $stopped_within_s s to stop"
@@ -85,12 +84,12 @@ finds_what_is_left() {
     local keeper
     name_cluster "$cluster_a"
     mkdir -p "$folder"
-    unshare --net sleep 600 &
+    unshare --net sh -c "ip link set lo up; ip addr add $api_service_ip/32 dev lo; exec sleep 600" &
     keeper=$!
-    other() { [[ $(readlink "/proc/$keeper/ns/net") != $(readlink /proc/self/ns/net) ]]; }
+    other() { [[ $(cat "/proc/$keeper/comm") == sleep ]]; }
     wait_for 5 other
-    readlink "/proc/$keeper/ns/net" > "$folder/namespaces"
-    grep -q '^namespace net:' <<< "$(leftovers)" || fail "a namespace that is left is not found"
+    readlink "/proc/$keeper/ns/net" > "$folder/network-namespace"
+    grep -q '^network namespace' <<< "$(leftovers)" || fail "a namespace that is left is not found"
     kill "$keeper"
     wait "$keeper" 2>/dev/null || true
     mkdir -p "$folder/mounted"
@@ -101,7 +100,8 @@ finds_what_is_left() {
     rm -rf "$folder"
 }
 
-trap clean_up EXIT
+stop_both # what an earlier run may have left
+trap 'rm -rf "$scratch"; stop_both' EXIT
 before=$(traces)
 
 step "the Go programs' tests"

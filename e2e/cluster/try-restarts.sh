@@ -154,8 +154,9 @@ sidecars_die() {
 reboot() { "$here/down.sh" --keep "$cluster" >/dev/null && "$here/up.sh" "$cluster" >/dev/null; }
 all() { for each in "$@"; do "$each"; done; }
 
-clean_up() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
-trap clean_up EXIT
+stop() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
+stop # what an earlier run may have left
+trap stop EXIT
 "$here/build.sh"
 "$here/images.sh"
 # Plugins are started by hand, so that it is known when.

@@ -23,10 +23,15 @@ bin=$(cat "$folder/bin" 2>/dev/null) || bin=$(bin_folder)
 [[ -e $bin/complete ]] || fail "the node's programs are not built in this state: $here/build.sh"
 [[ -z $(processes) ]] || fail "cluster $name runs already: $here/down.sh $name"
 
-# Takes the first index that no cluster of this machine has.
+# Takes the first index that no cluster of this machine has; a node that starts again has its old address.
 claim_index() {
     exec 8< "$base"
     flock 8
+    if [[ -f $folder/index ]]; then
+        index=$(cat "$folder/index")
+        exec 8>&-
+        return
+    fi
     for ((index = 1; index <= most_clusters; index++)); do
         if ! grep -qsx "$index" "$base"/*/index && [[ -z $(ip -4 addr show to "$network.$index.0/24") ]]; then
             echo "$index" > "$folder/index"
@@ -78,7 +83,7 @@ start_node() {
     wait_for 5 child || fail "the node's first process did not start: $(cat "$folder/log/node.log")"
     init=${init// /}
     echo "$init" > "$init_file"
-    readlink "/proc/$init/ns/net" "/proc/$init/ns/mnt" "/proc/$init/ns/pid" > "$folder/namespaces"
+    readlink "/proc/$init/ns/net" > "$folder/network-namespace"
     ip link add "$link" type veth peer name eth0 netns "$init"
     ip addr add "$host_ip/30" dev "$link"
     ip link set "$link" up
