@@ -121,7 +121,7 @@ async fn serve(start: Start, descriptors: u64, stays_awake: bool) -> anyhow::Res
 /// The GPUs that are known without asking the driver: the node's, and those that its members were given, such as MIG instances.
 fn known_gpus(setup: &Setup, members: &[(StaticMember, SeqListener)]) -> Gpus {
     let given = members.iter().flat_map(|(member, _)| member.devices.iter().flatten());
-    Gpus::new(setup.gpus.iter().chain(given).copied())
+    Gpus::new(setup.gpus.iter().copied(), given.copied())
 }
 
 /// What o'clock it is on the clock that goes on when the daemon does not.

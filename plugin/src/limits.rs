@@ -61,6 +61,8 @@ pub const WORKER_WAIT_TIME: Duration = Duration::from_secs(20);
 pub const GPU_ASKERS: usize = 1_024;
 /// How long no GPU worker is started after one could not be, and the driver is not asked for its GPUs.
 pub const WORKER_PAUSE: Duration = Duration::from_millis(500);
+/// How long a GPU that a configuration alone names, and that the driver did not show, is not looked for again.
+pub const ABSENT_GPU_PAUSE: Duration = Duration::from_secs(10);
 /// How long the daemon, when it stops, and a lane wait for the end of a GPU worker that was killed.
 pub const WORKER_END_TIME: Duration = Duration::from_secs(1);
 /// How long a lane waits to learn what became of a worker whose time was over, before it gives it up.

@@ -255,7 +255,7 @@ impl Inspector {
             Ok(outcome) => outcome?.map_err(not_ready),
             Err(_elapsed) => {
                 let wanted = format!("ready within {:?}", limits::WORKER_WAIT_TIME);
-                Err(not_ready(NotReady { wanted, found: "no word of one".to_owned() }))
+                Err(not_ready(NotReady { wanted, found: "no word of one".to_owned(), absent: false }))
             }
         }
     }
@@ -287,7 +287,10 @@ fn look(link: &Link, fd: &Arc<OwnedFd>) -> Result<(), Refusal> {
     }
 }
 
-fn not_ready(NotReady { wanted, found }: NotReady) -> Refusal {
+fn not_ready(NotReady { wanted, found, absent }: NotReady) -> Refusal {
+    if absent {
+        return Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, found);
+    }
     Refusal::new(Code::WorkerFailed).compared_with("gpu worker", wanted, found)
 }
 
@@ -324,7 +327,7 @@ mod tests {
         let (_line, client) = Line::new(ours).unwrap();
         let gpu = |n| DeviceUuid::from_bytes([n; 16]);
         // Nobody serves: whoever asks the driver has its question lie there.
-        let (_workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu(1)]));
+        let (_workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu(1)], []));
         let inspector = Inspector::new(reach.clone(), 0, Some(vec![gpu(1)]), Rc::default());
         let fd = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
         let refusal = inspector.inspect(&fd, gpu(2), 1).await.unwrap_err();

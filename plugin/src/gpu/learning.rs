@@ -48,6 +48,7 @@ impl Learning {
             _ if self.askers.len() >= limits::GPU_ASKERS => Some(Err(NotReady {
                 wanted: format!("fewer than {} that wait for the driver", limits::GPU_ASKERS),
                 found: self.askers.len().to_string(),
+                absent: false,
             })),
             _ => None,
         };
@@ -68,6 +69,7 @@ impl Learning {
             outcome: Err(NotReady {
                 wanted: "named by the driver".to_owned(),
                 found: "broken off".to_owned(),
+                absent: false,
             }),
             process: None,
         };
@@ -82,7 +84,7 @@ impl Learning {
             gpus.name(devices);
         });
         self.failed = outcome.as_ref().err().map(|why| (Instant::now(), why.clone()));
-        if let Err(NotReady { wanted, found }) = &outcome
+        if let Err(NotReady { wanted, found, .. }) = &outcome
             && self.told.is_news(found)
         {
             warn!(%wanted, %found, "the gpu worker could not be started");
@@ -120,9 +122,9 @@ async fn first_word(
     socket.end();
     let found = match word.map(|word| word.ok().flatten().and_then(|frame| Word::read(&frame.bytes))) {
         Ok(Some(Word::Ready { devices, .. })) => return Ok(devices),
-        Ok(Some(Word::NoDriver { why })) => why,
+        Ok(Some(Word::NoDriver { why, .. })) => why,
         Ok(_) => "it died".to_owned(),
         Err(why) => why.to_owned(),
     };
-    Err(NotReady { wanted: format!("ready within {:?}", limits::WORKER_START_TIME), found })
+    Err(NotReady { wanted: format!("ready within {:?}", limits::WORKER_START_TIME), found, absent: false })
 }

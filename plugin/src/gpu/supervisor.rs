@@ -21,7 +21,7 @@ use super::road::{Fate, Link};
 use super::starter::{Process, Started, Starter};
 use super::told::Told;
 use super::wire::{Begun, Word};
-use super::workers::{Asker, Current, NotReady, WorkerNeed};
+use super::workers::{Asker, Current, Gpus, NotReady, WorkerNeed};
 use crate::limits;
 use crate::node::client::AskError;
 use crate::node::words::Ending;
@@ -30,6 +30,7 @@ use crate::node::words::Ending;
 #[derive(Debug)]
 pub(super) struct Supervisor {
     pub(super) gpu: DeviceUuid,
+    gpus: Gpus,
     pub(super) starter: Starter,
     pub(super) needs: mpsc::Receiver<WorkerNeed>,
     pub(super) current: Arc<Current>,
@@ -54,6 +55,19 @@ struct Ready {
     process: Process,
 }
 
+/// Why a worker that was started is of no use.
+struct Unfit {
+    why: String,
+    /// The driver works, and does not show it its GPU.
+    sees_no_gpu: bool,
+}
+
+impl From<String> for Unfit {
+    fn from(why: String) -> Self {
+        Self { why, sees_no_gpu: false }
+    }
+}
+
 /// Why a worker has to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -72,12 +86,13 @@ enum End {
 impl Supervisor {
     pub(super) fn new(
         gpu: DeviceUuid,
+        gpus: Gpus,
         starter: Starter,
         needs: mpsc::Receiver<WorkerNeed>,
         current: Arc<Current>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { gpu, starter, needs, current, stop, history: History::default() }
+        Self { gpu, gpus, starter, needs, current, stop, history: History::default() }
     }
 
     /// Serves until told to stop.
@@ -122,13 +137,13 @@ impl Supervisor {
     /// A worker that is ready. Whoever asks meanwhile joins the askers.
     async fn start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if let Some((at, not_ready)) = &self.history.failed
-            && at.elapsed() < limits::WORKER_PAUSE
+            && at.elapsed() < if not_ready.absent { limits::ABSENT_GPU_PAUSE } else { limits::WORKER_PAUSE }
         {
             return Err(not_ready.clone());
         }
         let outcome = self.try_start(askers).await;
         if let Err(not_ready) = &outcome {
-            let NotReady { wanted, found } = not_ready;
+            let NotReady { wanted, found, .. } = not_ready;
             if self.history.told.is_news(found) {
                 warn!(gpu = %self.gpu, %wanted, %found, "the gpu worker could not be started");
             }
@@ -140,7 +155,7 @@ impl Supervisor {
     async fn try_start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if self.history.ending.len() >= limits::WORKERS_ENDING {
             let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
-            return Err(NotReady { wanted, found: self.history.ending.len().to_string() });
+            return Err(NotReady { wanted, found: self.history.ending.len().to_string(), absent: false });
         }
         self.history.started += 1;
         let started = self.starter.start(Some(self.gpu)).await;
@@ -148,17 +163,29 @@ impl Supervisor {
         let socket = AsyncSeqPacket::new(socket).map_err(|e| not_started(&e))?;
         let first = timeout(limits::WORKER_START_TIME, self.first_word(&socket, askers)).await;
         let outcome = first.unwrap_or_else(|_| Err("still loading the GPU driver".to_owned()));
-        match outcome.and_then(|frame| self.ready(frame)) {
+        match outcome.map_err(Unfit::from).and_then(|frame| self.ready(frame)) {
             Ok((look, notes)) => {
                 let link = Arc::new(Link::new(self.gpu, self.history.started, socket, look, notes));
                 Ok(Ready { link, process })
             }
-            Err(found) => {
+            Err(Unfit { why, sees_no_gpu }) => {
                 socket.end();
                 self.history.ending.spawn(reap(process, "it is not ready"));
-                let wanted = format!("ready within {:?}", limits::WORKER_START_TIME);
-                Err(NotReady { wanted, found })
+                Err(self.not_ready(why, sees_no_gpu))
             }
+        }
+    }
+
+    /// A GPU that the driver does not show, and that a configuration alone names, is not there.
+    fn not_ready(&self, why: String, sees_no_gpu: bool) -> NotReady {
+        if sees_no_gpu && self.gpus.is_given_alone(self.gpu) {
+            let found = format!("named in the configuration, and the driver does not show it ({why})");
+            return NotReady { wanted: self.gpu.to_string(), found, absent: true };
+        }
+        NotReady {
+            wanted: format!("ready within {:?}", limits::WORKER_START_TIME),
+            found: why,
+            absent: false,
         }
     }
 
@@ -185,12 +212,13 @@ impl Supervisor {
     }
 
     /// Takes the first word apart: what memory looks like, and where the worker notes what it begins.
-    fn ready(&mut self, frame: Frame) -> Result<(Option<Look>, OwnedFd), String> {
+    fn ready(&mut self, frame: Frame) -> Result<(Option<Look>, OwnedFd), Unfit> {
         let strange = || "it said what is no first word".to_owned();
         match Word::read(&frame.bytes).ok_or_else(strange)? {
             Word::Ready { devices, no_sample } => {
                 if !devices.contains(&self.gpu) {
-                    return Err("the driver does not show it this GPU".to_owned());
+                    let why = "it shows others".to_owned();
+                    return Err(Unfit { why, sees_no_gpu: true });
                 }
                 if let Some(why) = no_sample
                     && self.history.told.is_news(&why)
@@ -203,8 +231,8 @@ impl Supervisor {
                 let look = descriptors.next().map(look).transpose().map_err(|e| e.to_string())?;
                 Ok((look, notes))
             }
-            Word::NoDriver { why } => Err(why),
-            Word::Failed { .. } | Word::Idle => Err(strange()),
+            Word::NoDriver { why, no_device } => Err(Unfit { why, sees_no_gpu: no_device }),
+            Word::Failed { .. } | Word::Idle => Err(strange().into()),
         }
     }
 
@@ -294,7 +322,7 @@ fn log_end(pid: u32, why: &str, ended: Result<(Ending, String), AskError>) {
 }
 
 pub(super) fn not_started(error: &dyn std::error::Error) -> NotReady {
-    NotReady { wanted: "started".to_owned(), found: chain(error) }
+    NotReady { wanted: "started".to_owned(), found: chain(error), absent: false }
 }
 
 fn answer(askers: Vec<Asker>, outcome: &Result<Arc<Link>, NotReady>) {

@@ -214,6 +214,8 @@ pub(super) enum Word {
     NoDriver {
         /// What the driver answered.
         why: String,
+        /// Whether it works, but shows no GPU.
+        no_device: bool,
     },
     /// Its last word: the driver failed, and many of its errors stay with a process.
     Failed {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, SizeProof, VmmAllocation, inspect};
+use gpu_handoff_cuda::{Driver, ExportedFd, InspectError, LoadError, SizeProof, VmmAllocation, inspect};
 use gpu_handoff_logs::chain;
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Frame;
@@ -38,7 +38,10 @@ pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
     let socket = SeqPacket::from_own(requests);
     let driver = match Driver::load() {
         Ok(driver) => driver,
-        Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
+        Err(e) => {
+            let no_device = matches!(e, LoadError::NoDevice);
+            return say(&socket, &Word::NoDriver { why: chain(&e), no_device }, Vec::new());
+        }
     };
     let notes = Arc::new(rustix::fs::memfd_create("gpu-worker-notes", MemfdFlags::CLOEXEC)?);
     let mut descriptors = vec![Arc::clone(&notes)];
@@ -51,7 +54,9 @@ pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
     };
     let devices = match driver.devices() {
         Ok(devices) => devices.iter().map(|device| device.uuid()).collect(),
-        Err(e) => return say(&socket, &Word::NoDriver { why: chain(&e) }, Vec::new()),
+        Err(e) => {
+            return say(&socket, &Word::NoDriver { why: chain(&e), no_device: false }, Vec::new());
+        }
     };
     say(&socket, &Word::Ready { devices, no_sample }, descriptors)?;
     let (lanes, awake) = (HashMap::new(), Awake::new(awake::is_affordable()));

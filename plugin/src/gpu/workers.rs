@@ -21,6 +21,8 @@ const NEEDS: usize = 256;
 pub(super) struct NotReady {
     pub(super) wanted: String,
     pub(super) found: String,
+    /// The node does not have this GPU, though somebody's configuration says so.
+    pub(super) absent: bool,
 }
 
 /// Who waits for the road to a worker.
@@ -51,22 +53,30 @@ pub(super) enum Need {
 pub struct Gpus {
     /// Those that are known without the driver.
     told: Arc<[DeviceUuid]>,
+    /// Those of them that a configuration names and nothing else: instances of a node's GPUs, or mistakes.
+    given: Arc<[DeviceUuid]>,
     /// Those that the driver names when it is asked, for one that is not among the others.
     named: Arc<OnceLock<Vec<DeviceUuid>>>,
 }
 
 impl Gpus {
-    /// Those that are known so far. The driver is asked when another one is needed, such as a MIG instance that nobody has
-    /// named.
+    /// Those that are known so far: the node's, and those that a configuration names. The driver is asked when another one
+    /// is needed, such as a MIG instance that nobody has named.
     #[must_use]
-    pub fn new(told: impl IntoIterator<Item = DeviceUuid>) -> Self {
-        let mut all = Vec::new();
-        for gpu in told {
-            if !all.contains(&gpu) {
-                all.push(gpu);
-            }
-        }
-        Self { told: all.into(), named: Arc::default() }
+    pub fn new(
+        of_node: impl IntoIterator<Item = DeviceUuid>,
+        given: impl IntoIterator<Item = DeviceUuid>,
+    ) -> Self {
+        let mut told = Vec::new();
+        add_new(&mut told, of_node);
+        let of_node = told.len();
+        add_new(&mut told, given);
+        Self { given: told[of_node..].into(), told: told.into(), named: Arc::default() }
+    }
+
+    /// Whether nobody but a configuration knows of this one.
+    pub(super) fn is_given_alone(&self, gpu: DeviceUuid) -> bool {
+        self.given.contains(&gpu) && !self.named.get().is_some_and(|named| named.contains(&gpu))
     }
 
     /// All that are known.
@@ -88,6 +98,14 @@ impl Gpus {
     /// Whether the driver has named its own.
     pub(super) fn are_all_known(&self) -> bool {
         self.named.get().is_some()
+    }
+}
+
+fn add_new(to: &mut Vec<DeviceUuid>, gpus: impl IntoIterator<Item = DeviceUuid>) {
+    for gpu in gpus {
+        if !to.contains(&gpu) {
+            to.push(gpu);
+        }
     }
 }
 
@@ -189,7 +207,8 @@ impl Workers {
         let supervisor = self.supervisors.entry(gpu).or_insert_with(|| {
             let (sender, needs) = mpsc::channel(NEEDS);
             let (starter, current) = (self.starter.clone(), Arc::clone(&self.current));
-            self.tasks.spawn(Supervisor::new(gpu, starter, needs, current, stop.clone()).run());
+            let gpus = self.gpus.clone();
+            self.tasks.spawn(Supervisor::new(gpu, gpus, starter, needs, current, stop.clone()).run());
             sender
         });
         // A supervisor always listens; where so many wait already, one more learns by the end of its channel.
@@ -204,7 +223,7 @@ mod tests {
     #[test]
     fn the_driver_is_asked_only_for_what_nobody_has_told() {
         let gpu = |n| DeviceUuid::from_bytes([n; 16]);
-        let gpus = Gpus::new([gpu(2), gpu(1), gpu(2)]);
+        let gpus = Gpus::new([gpu(2)], [gpu(1), gpu(2)]);
         assert!(gpus.has(gpu(1)) && gpus.has(gpu(2)) && !gpus.has(gpu(3)) && !gpus.are_all_known());
         gpus.name(vec![gpu(2), gpu(3)]);
         assert_eq!(gpus.known().copied().collect::<Vec<_>>(), [2, 1, 3].map(gpu));
@@ -215,6 +234,7 @@ mod tests {
     use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
     use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 
+    use super::super::wire::Word;
     use crate::node::client::Line;
     use crate::node::words::{Answer, Command, FromBroker, FromNode};
 
@@ -247,7 +267,7 @@ mod tests {
         let (ours, theirs) = SeqPacket::pair().unwrap();
         let (line, client) = Line::new(ours).unwrap();
         let gpu = DeviceUuid::from_bytes([1; 16]);
-        let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu]));
+        let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu], []));
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(line.run(oneshot::channel().0));
@@ -279,6 +299,41 @@ mod tests {
         let again = ask().await.unwrap().unwrap_err();
         assert_eq!(again.found, "it died", "it is not asked again at once");
         assert_eq!(node.asked().await.1, Command::EndWorker { worker: id }, "and nothing else was started");
+        drop(node);
+        stopping.send_replace(true);
+        tasks.join_all().await;
+    }
+
+    #[tokio::test]
+    async fn a_gpu_that_a_configuration_alone_names_and_the_driver_does_not_show_is_not_there() {
+        let (ours, theirs) = SeqPacket::pair().unwrap();
+        let (line, client) = Line::new(ours).unwrap();
+        let [own, mistyped] = [1, 2].map(|n| DeviceUuid::from_bytes([n; 16]));
+        let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([own], [mistyped]));
+        let (stopping, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(line.run(oneshot::channel().0));
+        tasks.spawn(workers.run(stopped));
+        let node = Node(AsyncSeqPacket::new(theirs).unwrap());
+        let ask = |gpu| {
+            let (asker, answer) = oneshot::channel();
+            reach.needs.try_send(Need::Worker(gpu, WorkerNeed::Link(asker))).unwrap();
+            answer
+        };
+        for (gpu, is_absent) in [(own, false), (mistyped, true)] {
+            let answer = ask(gpu);
+            let (id, command) = node.asked().await;
+            assert_eq!(command, Command::StartWorker { gpu: Some(gpu) });
+            let worker = node.start(id).await;
+            let word = Word::NoDriver { why: "no device".to_owned(), no_device: true };
+            worker.send(&word.packet(Vec::new()).unwrap(), None).unwrap();
+            let not_ready = answer.await.unwrap().unwrap_err();
+            assert_eq!(not_ready.absent, is_absent, "{not_ready:?}");
+            assert_eq!(node.asked().await.1, Command::EndWorker { worker: id });
+        }
+        // Nor is it looked for again at once.
+        let not_ready = ask(mistyped).await.unwrap().unwrap_err();
+        assert_eq!((not_ready.absent, &*not_ready.wanted), (true, &*mistyped.to_string()));
         drop(node);
         stopping.send_replace(true);
         tasks.join_all().await;
