@@ -211,9 +211,10 @@ impl Context {
             LaneCommand::Dispose(carrier) => drop(carrier),
             LaneCommand::Keep(all) => self.keepsakes.keep(&self.spec, &self.shared.sealer, all),
             LaneCommand::Forget(ended) => {
-                let (id, carrier) = *ended;
-                self.keepsakes.forget(id);
-                drop(carrier);
+                for (id, carrier) in ended {
+                    self.keepsakes.forget(id);
+                    drop(carrier);
+                }
             }
             LaneCommand::Offered(token, outcomes) => self.offers.answer(token, outcomes),
             LaneCommand::AwaitEnd(holder, process) => {

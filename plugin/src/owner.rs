@@ -8,6 +8,7 @@
 //! | concern | file |
 //! |---|---|
 //! | what waits for a lane | [`queue`] |
+//! | few commands for many effects | [`effects`] |
 //! | what is written to the log | [`notes`] |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +22,7 @@ use crate::journal::{Journal, Record};
 use crate::limits;
 use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Registry, SessionId};
 
+mod effects;
 mod notes;
 mod queue;
 
@@ -103,7 +105,7 @@ impl Owner {
     ///
     /// What ends much is applied piece by piece, and others' inputs between the pieces.
     pub fn apply(&self, caller: Option<MemberId>, input: Input) -> Notes {
-        let ends_sessions = matches!(input, Input::SessionEnded(..) | Input::MemberLeft(_) | Input::Tick);
+        let ends_sessions = ends_much(&input);
         let mut notes = Notes::default();
         let mut more = self.apply_piece(caller, input, &mut notes);
         while more && ends_sessions {
@@ -206,7 +208,11 @@ impl State {
             Input::MemberLeft(member) => left = Some(*member),
             _ => {}
         }
-        let effects = self.registry.apply(input, Instant::now());
+        let ends_much = ends_much(&input);
+        let mut effects = self.registry.apply(input, Instant::now());
+        if ends_much {
+            effects::by_addressee(&mut effects);
+        }
         // Nothing of this input has left yet: nobody is told of anything before it is on record.
         self.write_down();
         self.hand_out(caller, effects, rest);
@@ -272,7 +278,13 @@ impl State {
                     self.to_lane(caller, member, LaneCommand::Keep(all), rest);
                 }
                 Effect::Forget(member, id, carrier) => {
-                    self.to_lane(caller, member, LaneCommand::Forget(Box::new((id, carrier))), rest);
+                    let mut all = vec![(id, carrier)];
+                    while let Some(Effect::Forget(_, id, carrier)) =
+                        effects.next_if(|e| matches!(e, Effect::Forget(to, ..) if *to == member))
+                    {
+                        all.push((id, carrier));
+                    }
+                    self.to_lane(caller, member, LaneCommand::Forget(all), rest);
                 }
                 Effect::Offered(member, token, outcomes) => {
                     self.to_lane(caller, member, LaneCommand::Offered(token, outcomes), rest);
@@ -312,6 +324,11 @@ impl State {
             rest.wake.push(lane.clone());
         }
     }
+}
+
+/// Whether this may end sessions, or go on with their end.
+const fn ends_much(input: &Input) -> bool {
+    matches!(input, Input::SessionEnded(..) | Input::MemberLeft(_) | Input::Tick | Input::GoOn)
 }
 
 async fn sleep_until(due: Option<Instant>) {

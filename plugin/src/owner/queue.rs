@@ -23,8 +23,8 @@ pub enum LaneCommand {
     EndSession(SessionId),
     /// Let the sidecar keep these.
     Keep(Vec<Keepable>),
-    /// Let it keep this no longer, and close it.
-    Forget(Box<(BufferId, Carrier)>),
+    /// Let it keep these no longer, and close them.
+    Forget(Vec<(BufferId, Carrier)>),
     /// Answer its offer of that number.
     Offered(u64, Vec<Result<(), Refusal>>),
     /// Watch a process that has not reattached, for the session that stands for it.

@@ -210,3 +210,38 @@ fn a_session_with_much_has_ended_when_its_end_was_applied_and_others_got_in_betw
     println!("{} states were seen", seen.len());
     assert!(seen.iter().any(|n| *n > 0 && (*n as u64) < much), "nobody got in between: {seen:?}");
 }
+
+#[test]
+fn nobody_is_overrun_because_another_ended_who_had_much() {
+    const HOLDERS: u64 = 4;
+    let (owner, lanes) = owner_of(2);
+    let facts = |n: u64| {
+        let process = ProcessKey { pid: 100, started: n, pidfs_inode: None };
+        let (own_pid, member) = (100, MemberId(1));
+        SessionFacts { member, own_pid, process, hears_announcements: true, reachable: None }
+    };
+    let holders: Vec<SessionId> = (0..HOLDERS).map(|n| SessionId(100 + n)).collect();
+    for (n, holder) in (0..).zip(&holders) {
+        owner.apply(Some(MemberId(1)), Input::SessionOpened(*holder, facts(n))).log();
+    }
+    // So many that each holder is told of as many as its lane's queue takes.
+    let much = limits::LANE_QUEUE as u64 / 2;
+    for number in 0..much {
+        ask(&owner, 0, number + 1, legacy(0, number));
+        let name = BufferName::new(format!("0-{number}")).unwrap();
+        let items = vec![Wanted { target: Target::Name(name), newer_than: 0 }];
+        for holder in &holders {
+            let ask = Ask::Acquire { items: items.clone(), until: None, device: None };
+            owner.apply(Some(MemberId(1)), Input::Ask(*holder, number + 1, ask)).log();
+        }
+        lanes.iter().for_each(|lane| while lane.next().is_some() {});
+    }
+    owner.apply(Some(MemberId(0)), Input::SessionEnded(session(0), EndReason::OwnerDied)).log();
+    let pieces = usize::try_from(much).unwrap() / limits::ENDINGS_AT_A_TIME + 1;
+    for (lane, most) in lanes.iter().zip([1, holders.len()]) {
+        assert!(!lane.was_overrun());
+        assert!(lane.waiting() <= pieces * most, "{} commands wait", lane.waiting());
+    }
+    let said = said(&lanes[1]);
+    assert_eq!(said.len() as u64, HOLDERS * much, "and each is told of each");
+}

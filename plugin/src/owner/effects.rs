@@ -1,0 +1,61 @@
+//! The end of one session may concern thousands of buffers, and each of them several sessions: what is said to one of them
+//! becomes one command, so that no lane's queue overflows because somebody else has ended.
+
+use crate::registry::{Effect, MemberId, SessionId};
+
+/// Where an effect stands among those that it may change places with.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Note,
+    Dispose,
+    Forget(MemberId),
+    Send(SessionId),
+}
+
+/// `None`: it stays between what is before and what is after it.
+const fn place(effect: &Effect) -> Option<Place> {
+    match effect {
+        Effect::Note(_) => Some(Place::Note),
+        Effect::Dispose(..) => Some(Place::Dispose),
+        Effect::Forget(member, ..) => Some(Place::Forget(*member)),
+        Effect::Send(session, _) => Some(Place::Send(*session)),
+        Effect::EndSession(_)
+        | Effect::Keep(..)
+        | Effect::Offered(..)
+        | Effect::AwaitEnd(..)
+        | Effect::AwaitNoMore(..) => None,
+    }
+}
+
+/// Brings together what is for the same session or sidecar, in its order. Nobody is promised an order among what is said to
+/// different processes, or of that and what is closed.
+pub(super) fn by_addressee(effects: &mut [Effect]) {
+    for run in effects.chunk_by_mut(|one, next| place(one).is_some() && place(next).is_some()) {
+        run.sort_by_key(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage};
+
+    use super::*;
+
+    #[test]
+    fn each_hears_all_of_its_own_in_order_and_nothing_passes_what_stands_between() {
+        let send = |to: u64, request| {
+            Effect::Send(SessionId(to), BrokerMessage { request, body: BrokerBody::Cancelled })
+        };
+        let end = || Effect::EndSession(SessionId(1));
+        let mut effects = vec![send(2, 1), send(1, 2), send(2, 3), end(), send(2, 4), send(1, 5)];
+        by_addressee(&mut effects);
+        let told: Vec<(u64, u64)> = effects
+            .iter()
+            .map(|effect| match effect {
+                Effect::Send(to, message) => (to.0, message.request),
+                _ => (0, 0),
+            })
+            .collect();
+        assert_eq!(told, [(1, 2), (2, 1), (2, 3), (0, 0), (1, 5), (2, 4)]);
+    }
+}
