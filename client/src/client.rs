@@ -95,7 +95,13 @@ impl Client {
 
     /// Settings for a connection.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { socket: None, program: None, timeout: limits::CONNECT, reconnect: limits::RECONNECT }
+        ClientBuilder {
+            socket: None,
+            program: None,
+            timeout: limits::CONNECT,
+            reconnect: limits::RECONNECT,
+            busy_poll: None,
+        }
     }
 
     /// Who the node takes this process for, and what the node could do, when this client connected.
@@ -126,6 +132,7 @@ pub struct ClientBuilder {
     program: Option<String>,
     timeout: Duration,
     reconnect: Duration,
+    busy_poll: Option<bool>,
 }
 
 impl ClientBuilder {
@@ -154,6 +161,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether a thread that waits for a buffer, and hears that it is about to be published, polls for it for at most
+    /// [`limits::AWAKE`] instead of sleeping. If not set, where this process may use at least
+    /// [`limits::AWAKE_PROCESSORS`] processors.
+    pub fn busy_poll(mut self, polls: bool) -> Self {
+        self.busy_poll = Some(polls);
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -168,7 +183,8 @@ impl ClientBuilder {
         let socket = SeqPacket::connect(&path)
             .map_err(|source| ClientError::Connect { path: path.clone(), source })?;
         let program = cut(self.program.unwrap_or_else(executable));
-        let way = Way { path: path.clone(), program, patience: self.reconnect };
+        let polls = self.busy_poll.unwrap_or_else(has_processors_to_spare);
+        let way = Way { path: path.clone(), program, patience: self.reconnect, polls };
         greet(socket, way, self.timeout, importer)
             .map(|shared| Client { shared: Arc::new(shared) })
             .map_err(|fault| fault.while_doing("connect to", path.display()))
@@ -217,6 +233,10 @@ fn default_socket() -> PathBuf {
     std::env::var_os(APP_SOCKET_ENV)
         .filter(|path| !path.is_empty())
         .map_or_else(|| PathBuf::from(DEFAULT_APP_SOCKET), PathBuf::from)
+}
+
+fn has_processors_to_spare() -> bool {
+    std::thread::available_parallelism().is_ok_and(|found| found.get() >= limits::AWAKE_PROCESSORS)
 }
 
 fn executable() -> String {

@@ -65,8 +65,6 @@ pub(crate) struct Connection {
     /// The process that connected. Rights belong to it alone.
     process: u32,
     state: Mutex<State>,
-    /// Whether there are processors to spare for one that does not sleep while what it waits for is about to come.
-    stays_awake: bool,
     /// Where the listener waits while others read.
     quiet: Condvar,
     /// An eventfd that calls the listener from its poll: what others read may leave it something to unmap.
@@ -86,9 +84,7 @@ impl Connection {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Mutex::new(State::new(socket));
         let (process, quiet) = (std::process::id(), Condvar::new());
-        let processors = std::thread::available_parallelism();
-        let stays_awake = processors.is_ok_and(|found| found.get() >= limits::AWAKE_PROCESSORS);
-        Ok(Self { way, process, state, stays_awake, quiet, bell, sink })
+        Ok(Self { way, process, state, quiet, bell, sink })
     }
 
     /// This broker has said welcome.

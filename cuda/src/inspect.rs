@@ -49,9 +49,25 @@ pub enum InspectError {
         /// rest this is `None`.
         actual: Option<u64>,
     },
+    /// The GPU is lost: it fell off the bus, or the driver has given it up.
+    #[error("inspect the descriptor: the GPU is lost")]
+    GpuLost(#[source] CudaError),
     /// The driver failed for a reason that says nothing about the descriptor.
     #[error("inspect the descriptor")]
     Cuda(#[source] CudaError),
+}
+
+impl InspectError {
+    /// What the driver answered that says nothing about the descriptor.
+    fn of_driver(error: CudaError) -> Self {
+        match error.status {
+            Status::DEVICE_UNAVAILABLE
+            | Status::ECC_UNCORRECTABLE
+            | Status::NVLINK_UNCORRECTABLE
+            | Status::CONTAINED => Self::GpuLost(error),
+            _ => Self::Cuda(error),
+        }
+    }
 }
 
 fn found(actual: Option<u64>) -> String {
@@ -91,7 +107,7 @@ pub fn inspect(
     proof: SizeProof,
 ) -> Result<Inspection, InspectError> {
     let handle = Handle::import(driver, fd).map_err(import_error)?;
-    let ordinal = handle.properties().map_err(InspectError::Cuda)?.device;
+    let ordinal = handle.properties().map_err(InspectError::of_driver)?.device;
     let device = match ordinal {
         None => {
             return Err(InspectError::NotGpuMemory(CudaError::invalid(
@@ -99,10 +115,10 @@ pub fn inspect(
             )));
         }
         Some(ordinal) if ordinal < 0 => None,
-        Some(ordinal) => Some(driver.device_at(ordinal).map_err(InspectError::Cuda)?),
+        Some(ordinal) => Some(driver.device_at(ordinal).map_err(InspectError::of_driver)?),
     };
     let granularity = match device {
-        Some(device) => device.vmm_granularity().map_err(InspectError::Cuda)?,
+        Some(device) => device.vmm_granularity().map_err(InspectError::of_driver)?,
         None => ASSUMED_GRANULARITY,
     };
     let probe = Probe { driver, handle: &handle, granularity };
@@ -129,7 +145,7 @@ fn import_error(error: CudaError) -> InspectError {
         | Status::ILLEGAL_ADDRESS
         | Status::LAUNCH_FAILED
         | Status::SYSTEM_NOT_READY
-        | Status::SYSTEM_DRIVER_MISMATCH => InspectError::Cuda(error),
+        | Status::SYSTEM_DRIVER_MISMATCH => InspectError::of_driver(error),
         _ => InspectError::NotGpuMemory(error),
     }
 }
@@ -152,11 +168,11 @@ impl Probe<'_> {
     /// Maps `bytes` of the memory, if that can be done.
     fn map(&self, bytes: u64) -> Result<Option<Trial>, InspectError> {
         let size = usize::try_from(bytes).map_err(|_| InspectError::Cuda(CudaError::invalid("cuMemMap")))?;
-        let range = Range::reserve(self.driver, size).map_err(InspectError::Cuda)?;
+        let range = Range::reserve(self.driver, size).map_err(InspectError::of_driver)?;
         match range.map(self.handle, size) {
             Ok(mapped) => Ok(Some(Trial { _mapped: mapped, _range: range })),
             Err(error) if matches!(error.status, Status::NOT_SUPPORTED | Status::INVALID_VALUE) => Ok(None),
-            Err(error) => Err(InspectError::Cuda(error)),
+            Err(error) => Err(InspectError::of_driver(error)),
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use crate::awake;
+use crate::awake::Room;
 use crate::config::descriptor_limit;
 use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity::{self, Door};
@@ -42,17 +42,16 @@ use crate::registry::{BootClock, Capacity, Input, MemberFacts, MemberId, Past, R
 pub fn run() -> anyhow::Result<()> {
     let start = take_up()?;
     let descriptors = raise_descriptor_limit().context("raise the limit of open descriptors")?;
-    let stays_awake = awake::is_affordable();
     // Before there are threads: what is started from here on has it too.
     let held = filter::install(start.state.as_fd()).context("filter our own system calls")?;
     if held != Held::Fully {
         warn!(%held, "this kernel does not hold the broker to its own files as far as is wanted");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(start, descriptors, stays_awake))
+    runtime.block_on(serve(start, descriptors))
 }
 
-async fn serve(start: Start, descriptors: u64, stays_awake: bool) -> anyhow::Result<()> {
+async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let Start { setup, members, state, lock: _lock, socket } = start;
     let (line, node) = Line::new(socket)?;
     let boot = BootTag(setup.boot);
@@ -73,7 +72,7 @@ async fn serve(start: Start, descriptors: u64, stays_awake: bool) -> anyhow::Res
         instance: draw_instance()?,
         next_session: Arc::new(AtomicU64::new(1)),
         in_flight: lane::in_flight::limit(descriptors),
-        stays_awake,
+        awake: Room::new(setup.awake),
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         device_nodes: DeviceNodes::new(node.clone(), &setup.gpus),
         stop: stopped.clone(),

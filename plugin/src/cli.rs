@@ -13,7 +13,7 @@ use gpu_handoff_sys::unprivileged::User;
 
 use crate::config::Config;
 use crate::gpu::self_test::{self, Half};
-use crate::{app, gpu, node};
+use crate::{app, gpu, limits, node};
 
 /// The node daemon of gpu-handoff.
 #[derive(Debug, Parser)]
@@ -40,6 +40,9 @@ enum Mode {
         /// The GPU that it is asked about; the driver is told so by `CUDA_VISIBLE_DEVICES`.
         #[arg(long)]
         gpu: Option<DeviceUuid>,
+        /// Poll for a moment instead of sleeping where something is about to come.
+        #[arg(long)]
+        stays_awake: bool,
     },
     /// Print what the driver says of the GPUs, as JSON. The node starts this itself.
     #[command(hide = true)]
@@ -83,6 +86,11 @@ pub struct NodeArgs {
     /// Where the node's `/dev` is, with the NVIDIA driver's devices.
     #[arg(long, env = "GPU_HANDOFF_NVIDIA_DEV_ROOT", default_value = "/dev")]
     pub nvidia_dev_root: PathBuf,
+    /// How many connections may have the broker poll at the same time, for at most a millisecond each, instead of sleeping
+    /// while a publication is on its way to them; with 0 the GPU workers always sleep, too. Default: a quarter of
+    /// the processors, and 0 with fewer than 8 of them.
+    #[arg(long, env = "GPU_HANDOFF_AWAKE", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::AWAKE_MOST)))]
+    pub awake: Option<u32>,
     /// Check the configuration, print it, and end.
     #[arg(long)]
     pub check_config: bool,
@@ -126,10 +134,10 @@ impl Args {
                 gpu_handoff_logs::init(log_format)?;
                 app::run()
             }
-            Mode::GpuWorker { gpu } => {
+            Mode::GpuWorker { gpu, stays_awake } => {
                 let requests =
                     std::io::stdin().as_fd().try_clone_to_owned().context("take the request socket")?;
-                gpu::worker::run(requests, gpu).context("serve the broker")
+                gpu::worker::run(requests, gpu, stays_awake).context("serve the broker")
             }
             Mode::GpuSurvey => {
                 let driver = Driver::load().context("load the driver")?;

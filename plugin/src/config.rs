@@ -11,8 +11,8 @@ use gpu_handoff_sys::unprivileged::{User, can_become};
 use rustix::process::Resource;
 
 use crate::cli::{BrokerUser, NodeArgs};
-use crate::limits;
 use crate::members::{self, MembersError, StaticMember};
+use crate::{awake, limits};
 
 /// Where the kernel tells its boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -55,6 +55,8 @@ pub struct Config {
     pub nvidia_proc_root: PathBuf,
     /// Where the NVIDIA driver's devices are.
     pub nvidia_dev_root: PathBuf,
+    /// How many connections may have the broker poll at the same time.
+    pub awake: usize,
     /// Descriptors that the broker may have open.
     pub descriptors: u64,
     /// How all processes log.
@@ -139,6 +141,7 @@ impl Config {
             nvidia_proc_root: args.nvidia_proc_root,
             nvidia_dev_root: args.nvidia_dev_root,
             descriptors: descriptor_limit(),
+            awake: args.awake.map_or_else(awake::affordable, |said| said as usize),
             log_format,
         })
     }
@@ -219,6 +222,7 @@ mod tests {
                 broker_user: None,
                 nvidia_proc_root: "/proc".into(),
                 nvidia_dev_root: "/dev".into(),
+                awake: None,
                 check_config: false,
             };
             Config::new(args, LogFormat::Text)

@@ -56,6 +56,11 @@ pub enum Verdict {
         /// The true size in bytes, where it can be told.
         actual: Option<u64>,
     },
+    /// The GPU is lost.
+    GpuLost {
+        /// What the driver answered.
+        answer: String,
+    },
     /// The worker could not find out.
     Failed {
         /// Why.

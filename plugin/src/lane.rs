@@ -38,6 +38,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use tracing::{Instrument, error, info, info_span, warn};
 
+use crate::awake::Room;
 use crate::gpu::{Inspector, Reach};
 use crate::identity::Door;
 use crate::limits;
@@ -103,8 +104,8 @@ pub struct Shared {
     pub next_session: Arc<AtomicU64>,
     /// How many descriptors a member may have in flight.
     pub in_flight: usize,
-    /// Whether there are processors to spare for those that stay awake for a moment.
-    pub stays_awake: bool,
+    /// Room for those that poll for a moment instead of sleeping.
+    pub awake: Room,
     /// Whether the self-test of legacy handles has passed.
     pub pid_word_proven: Arc<AtomicBool>,
     /// Of which GPUs a process has the device nodes.

@@ -10,13 +10,13 @@
 //! | what a killed daemon leaves to the next: what is alive | [`journal`] |
 //! | and what proves its facts | [`receipts`] |
 //! | who the members are | [`members`] |
-//! | who polls for a moment instead of sleeping | `awake` |
+//! | who polls for a moment instead of sleeping | [`awake`] |
 //! | what needs privilege, and starting the rest without any | [`node`] |
 //! | the broker, wired together | [`app`] |
 //! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
 
 pub mod app;
-mod awake;
+pub mod awake;
 pub mod cli;
 pub mod config;
 pub mod gpu;

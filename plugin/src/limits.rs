@@ -156,5 +156,10 @@ pub const ANNOUNCEMENTS_SINCE: (u32, u32) = (0, 2);
 /// How long those that were told of a publication that is about to come poll for it instead of sleeping: about as long as
 /// one takes.
 pub const AWAKE_TIME: Duration = Duration::from_micros(1000);
-/// With fewer processors than this they sleep: they would be in the way of the one that they wait for.
+/// With fewer processors than this they sleep, unless somebody says otherwise: they would be in the way of the one that they
+/// wait for.
 pub const AWAKE_PROCESSORS: usize = 8;
+/// Of the processors one in so many may be kept awake by the broker at a time, unless somebody says otherwise.
+pub const AWAKE_SHARE: usize = 4;
+/// The most that somebody may say.
+pub const AWAKE_MOST: u32 = 1024;

@@ -79,7 +79,8 @@ impl StopSignals {
 async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
     info!(
         run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
-        policy = ?config.policy, broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors, "starting"
+        policy = ?config.policy, broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
+        awake = config.awake, "starting"
     );
     let place = Place::prepare(&config).await?;
     let mut service = Service::new(&config);

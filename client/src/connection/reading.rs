@@ -125,7 +125,7 @@ impl Connection {
             Read::Short(short) => state.spoil(short, &*self.sink),
             Read::Packet(packet) => {
                 if let Ok((BrokerMessage { body: BrokerBody::Announced, .. }, _)) = &packet {
-                    state.awake_until = self.stays_awake.then(|| after(limits::AWAKE));
+                    state.awake_until = self.way.polls.then(|| after(limits::AWAKE));
                 }
                 let end = match packet {
                     Ok((message, more)) => state.dispatch(message, more, &*self.sink),

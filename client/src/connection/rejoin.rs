@@ -32,6 +32,8 @@ pub(crate) struct Way {
     pub(crate) program: String,
     /// How long another broker is looked for; zero: not at all.
     pub(crate) patience: Duration,
+    /// Whether who waits for what is about to come polls instead of sleeping.
+    pub(crate) polls: bool,
 }
 
 impl Way {

@@ -74,15 +74,25 @@ fn answers_may_come_in_any_order() {
 
 #[test]
 fn whoever_hears_that_its_buffer_is_about_to_come_waits_on() {
-    let (client, mut fake, _) = connected();
-    std::thread::scope(|scope| {
-        let lease = scope.spawn(|| client.acquire(named("w")).unwrap().info().facts.name.to_string());
-        let (request, _) = fake.expect();
-        fake.say(request, BrokerBody::Announced);
-        fake.say(request, BrokerBody::Announced);
-        fake.say(request, BrokerBody::Acquired(vec![grant(1, info(1, "w"))]));
-        assert_eq!(lease.join().unwrap(), "w");
-    });
+    for polls in [false, true] {
+        let door = Door::new();
+        let welcomed = |fake: &Fake, request| fake.say(request, BrokerBody::Welcome(welcome()));
+        let (client, mut fake, _) = door.greet_as(door.builder().busy_poll(polls), welcomed);
+        let client = client.unwrap();
+        std::thread::scope(|scope| {
+            let lease = scope.spawn(|| client.acquire(named("w")).unwrap().info().facts.name.to_string());
+            let (request, _) = fake.expect();
+            fake.say(request, BrokerBody::Announced);
+            let told = Instant::now();
+            // Longer than it polls.
+            while told.elapsed() < crate::limits::AWAKE * 3 {
+                std::thread::yield_now();
+            }
+            fake.say(request, BrokerBody::Announced);
+            fake.say(request, BrokerBody::Acquired(vec![grant(1, info(1, "w"))]));
+            assert_eq!(lease.join().unwrap(), "w");
+        });
+    }
 }
 
 #[test]

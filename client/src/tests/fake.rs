@@ -126,8 +126,17 @@ impl Door {
         &self,
         answer: impl FnOnce(&Fake, RequestId),
     ) -> (Result<Client, ClientError>, Fake, Pretender) {
+        self.greet_as(self.builder(), answer)
+    }
+
+    /// The same with settings of its own.
+    pub(super) fn greet_as(
+        &self,
+        builder: ClientBuilder,
+        answer: impl FnOnce(&Fake, RequestId),
+    ) -> (Result<Client, ClientError>, Fake, Pretender) {
         let pretender = Pretender::default();
-        let (builder, importer) = (self.builder(), Box::new(pretender.clone()));
+        let importer = Box::new(pretender.clone());
         std::thread::scope(|scope| {
             let client = scope.spawn(move || builder.connect_with(importer));
             let mut fake = self.accept();

@@ -12,7 +12,7 @@ use gpu_handoff_protocol::message::{
     BrokerBody, Carrier, Claim, ClientBody, Keepsake, Reattached, SidecarBody, SlotBody,
 };
 use gpu_handoff_protocol::socket::SeqPacket;
-use gpu_handoff_simcuda::faults::{Action, Fault, arm, is_armed};
+use gpu_handoff_simcuda::faults::{Action, Fault, arm, disarm, is_armed};
 
 use crate::scene::{BYTES, Scene, Stage, device, eventually, expect_code, refused_with};
 
@@ -87,6 +87,29 @@ fn a_member_whose_memory_breaks_workers_when_it_is_let_go() -> anyhow::Result<()
             stage.node.wait_for_log(&told)?;
         }
         refused_with(client.publish_one(item()?)?, Code::MemberSuspended);
+        drop((client, grant));
+        source.finish()
+    })
+}
+
+#[test]
+fn memory_of_a_lost_gpu() -> anyhow::Result<()> {
+    Scene::start()?.run_disturbed(|stage| {
+        let source = stage.source()?;
+        let (mut client, grant) = stage.with_memory()?;
+        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
+        let item = || vmm("lost", device(0), BYTES, memory.clone());
+        let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+        let lost = Fault::new(Action::Lose(0)).with_argument("gpu-worker");
+        arm(folder, NEXT, &lost)?;
+        // The worker that was there finds out, and so does each that is started after it: nobody broke those.
+        for _ in 0..5 {
+            let refusal = client.publish_one(item()?)?.unwrap_err();
+            expect_code(&refusal, Code::GpuLost);
+            ensure!(refusal.to_string().contains(&device(0).to_string()), "{refusal}");
+        }
+        disarm(folder, NEXT)?;
+        eventually("the GPU is there again", || Ok(client.publish_one(item()?)?.is_ok()))?;
         drop((client, grant));
         source.finish()
     })

@@ -150,6 +150,10 @@ impl Inspector {
 
     /// Asks one worker; `None`: it had to go before it began.
     async fn ask(&self, road: &Road, fd: &Arc<OwnedFd>, bytes: u64) -> Result<Option<Verdict>, Refusal> {
+        if road.link.hangs() {
+            // Over what was let go after its answer, most likely: nobody waits for that, so nobody has said so.
+            self.need(road.link.gpu, WorkerNeed::Stuck(road.link.generation)).await?;
+        }
         let id = self.next_id.replace(self.next_id.get() + 1);
         let number = Begun { lane: self.lane, id };
         let packet = Request::Inspect { number, bytes }.packet(Some(Arc::clone(fd)));
@@ -255,7 +259,11 @@ impl Inspector {
             Ok(outcome) => outcome?.map_err(not_ready),
             Err(_elapsed) => {
                 let wanted = format!("ready within {:?}", limits::WORKER_WAIT_TIME);
-                Err(not_ready(NotReady { wanted, found: "no word of one".to_owned(), absent: false }))
+                Err(not_ready(NotReady {
+                    wanted,
+                    found: "no word of one".to_owned(),
+                    code: Code::WorkerFailed,
+                }))
             }
         }
     }
@@ -287,11 +295,9 @@ fn look(link: &Link, fd: &Arc<OwnedFd>) -> Result<(), Refusal> {
     }
 }
 
-fn not_ready(NotReady { wanted, found, absent }: NotReady) -> Refusal {
-    if absent {
-        return Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, found);
-    }
-    Refusal::new(Code::WorkerFailed).compared_with("gpu worker", wanted, found)
+fn not_ready(NotReady { wanted, found, code }: NotReady) -> Refusal {
+    let what = if code == Code::WorkerFailed { "gpu worker" } else { "device" };
+    Refusal::new(code).compared_with(what, wanted, found)
 }
 
 fn too_late(what: &str) -> Refusal {

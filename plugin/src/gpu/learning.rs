@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+use gpu_handoff_protocol::{Code, DeviceUuid};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -48,7 +48,7 @@ impl Learning {
             _ if self.askers.len() >= limits::GPU_ASKERS => Some(Err(NotReady {
                 wanted: format!("fewer than {} that wait for the driver", limits::GPU_ASKERS),
                 found: self.askers.len().to_string(),
-                absent: false,
+                code: Code::WorkerFailed,
             })),
             _ => None,
         };
@@ -69,7 +69,7 @@ impl Learning {
             outcome: Err(NotReady {
                 wanted: "named by the driver".to_owned(),
                 found: "broken off".to_owned(),
-                absent: false,
+                code: Code::WorkerFailed,
             }),
             process: None,
         };
@@ -126,5 +126,9 @@ async fn first_word(
         Ok(_) => "it died".to_owned(),
         Err(why) => why.to_owned(),
     };
-    Err(NotReady { wanted: format!("ready within {:?}", limits::WORKER_START_TIME), found, absent: false })
+    Err(NotReady {
+        wanted: format!("ready within {:?}", limits::WORKER_START_TIME),
+        found,
+        code: Code::WorkerFailed,
+    })
 }

@@ -1,7 +1,7 @@
 //! A lane's connection to one worker process: requests go by a socket that all lanes share, answers come by the lane's
 //! own, and wake its thread alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -119,6 +119,8 @@ pub(super) struct Road {
     lane: u32,
     replies: AsyncSeqPacket,
     waiting: RefCell<HashMap<u64, Waiting>>,
+    /// The request that got a verdict last; 0: none has.
+    answered: Cell<u64>,
     /// Stirred when there is a deadline to keep.
     begun: Notify,
 }
@@ -131,7 +133,8 @@ impl Road {
         let theirs: OwnedFd = theirs.into_fd();
         let register = Request::Register { lane }.packet(Some(Arc::new(theirs)));
         let (waiting, begun) = (RefCell::default(), Notify::new());
-        Ok((Rc::new(Self { link, lane, replies, waiting, begun }), register))
+        let answered = Cell::new(0);
+        Ok((Rc::new(Self { link, lane, replies, waiting, answered, begun }), register))
     }
 
     /// Whether the worker is gone.
@@ -222,7 +225,10 @@ impl Road {
 
     fn read(&self, bytes: &[u8]) {
         match Reply::read(bytes) {
-            Some(Reply { id, verdict }) => self.deliver(id, Answer::Verdict(verdict)),
+            Some(Reply { id, verdict }) => {
+                self.answered.set(id);
+                self.deliver(id, Answer::Verdict(verdict));
+            }
             None => tracing::warn!("the gpu worker answered what is no answer"),
         }
     }
@@ -255,8 +261,8 @@ impl Road {
     /// Memory is let go after the answer, and is noted as begun until then.
     fn broke_after_its_answer(&self, fate: Option<Fate>) -> bool {
         match fate {
-            Some(Fate::Hung(begun) | Fate::Crashed(begun)) if begun.id != 0 && begun.lane == self.lane => {
-                !self.waiting.borrow().contains_key(&begun.id)
+            Some(Fate::Hung(begun) | Fate::Crashed(begun)) => {
+                begun.lane == self.lane && begun.id != 0 && begun.id == self.answered.get()
             }
             _ => false,
         }
@@ -330,5 +336,28 @@ mod tests {
         }
         assert_eq!(*stuck.borrow(), 2);
         assert!(matches!(answer.try_recv(), Ok(Answer::Hung)));
+        // It is to blame once, however late the worker's fate is known.
+        assert!(!road.broke_after_its_answer(Some(Fate::Hung(Begun { lane: 0, id: 8 }))));
+    }
+
+    #[tokio::test]
+    async fn who_breaks_a_worker_after_its_answer_is_to_blame() {
+        let (road, _notes, _worker) = road(4);
+        let mut answer = road.expect(9);
+        road.read(&Reply { id: 9, verdict: Verdict::GpuMemory { device: None } }.packet().bytes);
+        assert!(matches!(answer.try_recv(), Ok(Answer::Verdict(_))));
+        let at = |lane, id| Begun { lane, id };
+        for fate in [Fate::Hung(at(4, 9)), Fate::Crashed(at(4, 9))] {
+            assert!(road.broke_after_its_answer(Some(fate)), "{fate:?}");
+        }
+        for fate in [
+            Fate::Over,
+            Fate::Died(at(4, 9)),
+            Fate::Crashed(at(5, 9)),
+            Fate::Hung(at(4, 8)),
+            Fate::Crashed(at(0, 0)),
+        ] {
+            assert!(!road.broke_after_its_answer(Some(fate)), "{fate:?}");
+        }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_logs::chain;
-use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Frame;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+use gpu_handoff_protocol::{Code, DeviceUuid};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -137,7 +137,12 @@ impl Supervisor {
     /// A worker that is ready. Whoever asks meanwhile joins the askers.
     async fn start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if let Some((at, not_ready)) = &self.history.failed
-            && at.elapsed() < if not_ready.absent { limits::ABSENT_GPU_PAUSE } else { limits::WORKER_PAUSE }
+            && at.elapsed()
+                < if not_ready.code == Code::DeviceMismatch {
+                    limits::ABSENT_GPU_PAUSE
+                } else {
+                    limits::WORKER_PAUSE
+                }
         {
             return Err(not_ready.clone());
         }
@@ -155,7 +160,11 @@ impl Supervisor {
     async fn try_start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if self.history.ending.len() >= limits::WORKERS_ENDING {
             let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
-            return Err(NotReady { wanted, found: self.history.ending.len().to_string(), absent: false });
+            return Err(NotReady {
+                wanted,
+                found: self.history.ending.len().to_string(),
+                code: Code::WorkerFailed,
+            });
         }
         self.history.started += 1;
         let started = self.starter.start(Some(self.gpu)).await;
@@ -180,12 +189,16 @@ impl Supervisor {
     fn not_ready(&self, why: String, sees_no_gpu: bool) -> NotReady {
         if sees_no_gpu && self.gpus.is_given_alone(self.gpu) {
             let found = format!("named in the configuration, and the driver does not show it ({why})");
-            return NotReady { wanted: self.gpu.to_string(), found, absent: true };
+            return NotReady { wanted: self.gpu.to_string(), found, code: Code::DeviceMismatch };
+        }
+        if sees_no_gpu {
+            let found = format!("not shown by the driver ({why})");
+            return NotReady { wanted: self.gpu.to_string(), found, code: Code::GpuLost };
         }
         NotReady {
             wanted: format!("ready within {:?}", limits::WORKER_START_TIME),
             found: why,
-            absent: false,
+            code: Code::WorkerFailed,
         }
     }
 
@@ -322,7 +335,7 @@ fn log_end(pid: u32, why: &str, ended: Result<(Ending, String), AskError>) {
 }
 
 pub(super) fn not_started(error: &dyn std::error::Error) -> NotReady {
-    NotReady { wanted: "started".to_owned(), found: chain(error), absent: false }
+    NotReady { wanted: "started".to_owned(), found: chain(error), code: Code::WorkerFailed }
 }
 
 fn answer(askers: Vec<Asker>, outcome: &Result<Arc<Link>, NotReady>) {

@@ -153,6 +153,7 @@ const NO_MEMORY: u8 = 3;
 const SIZE: u8 = 4;
 const SIZE_UNKNOWN: u8 = 5;
 const FAILED: u8 = 6;
+const LOST: u8 = 7;
 
 impl Reply {
     pub(super) fn packet(&self) -> Outgoing {
@@ -173,6 +174,10 @@ impl Reply {
                 bytes.extend(actual.to_le_bytes());
             }
             Verdict::SizeMismatch { actual: None } => bytes.push(SIZE_UNKNOWN),
+            Verdict::GpuLost { answer } => {
+                bytes.push(LOST);
+                bytes.extend(answer.as_bytes());
+            }
             Verdict::Failed { why } => {
                 bytes.push(FAILED);
                 bytes.extend(why.as_bytes());
@@ -191,6 +196,7 @@ impl Reply {
             (NO_MEMORY, _) => Verdict::NotGpuMemory { answer: text() },
             (SIZE, 8) => Verdict::SizeMismatch { actual: Some(u64::from_le_bytes(array(&mut rest))) },
             (SIZE_UNKNOWN, 0) => Verdict::SizeMismatch { actual: None },
+            (LOST, _) => Verdict::GpuLost { answer: text() },
             (FAILED, _) => Verdict::Failed { why: text() },
             _ => return None,
         };
@@ -271,6 +277,7 @@ mod tests {
             Verdict::NotGpuMemory { answer: "UNKNOWN (999)".to_owned() },
             Verdict::SizeMismatch { actual: Some(5) },
             Verdict::SizeMismatch { actual: None },
+            Verdict::GpuLost { answer: "DEVICE_UNAVAILABLE (46)".to_owned() },
             Verdict::Failed { why: String::new() },
         ] {
             let reply = Reply { id: 3, verdict };

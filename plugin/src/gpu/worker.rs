@@ -23,18 +23,18 @@ use rustix::fs::MemfdFlags;
 
 use super::Verdict;
 use super::wire::{Begun, Note, Reply, Request, Word};
-use crate::awake::{self, Awake};
+use crate::awake::{self, Awake, Room};
 use crate::limits;
 
 /// Size of the memory that serves as the measure, in bytes: one granule.
 const SAMPLE_BYTES: u64 = 2 << 20;
 
 /// Serves requests until the daemon ends the socket, or nobody has asked for long. With `gpu`, memory of that one serves
-/// as the measure.
+/// as the measure. `stays_awake`: it polls for a moment where it is told that something is about to come.
 ///
 /// # Errors
 /// When the socket fails, or the daemon sends what is no request.
-pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
+pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>, stays_awake: bool) -> io::Result<()> {
     let socket = SeqPacket::from_own(requests);
     let driver = match Driver::load() {
         Ok(driver) => driver,
@@ -59,7 +59,7 @@ pub fn run(requests: OwnedFd, gpu: Option<DeviceUuid>) -> io::Result<()> {
         }
     };
     say(&socket, &Word::Ready { devices, no_sample }, descriptors)?;
-    let (lanes, awake) = (HashMap::new(), Awake::new(awake::is_affordable()));
+    let (lanes, awake) = (HashMap::new(), Awake::new(Room::new(usize::from(stays_awake))));
     Worker { driver, proof, socket, notes, lanes, awake }.serve()
 }
 
@@ -172,7 +172,7 @@ impl Worker {
                 // Closed before the answer: the daemon keeps its own until then.
                 drop(descriptor);
                 let failed = match &verdict {
-                    Verdict::Failed { why } => Some(why.clone()),
+                    Verdict::Failed { why } | Verdict::GpuLost { answer: why } => Some(why.clone()),
                     _ => None,
                 };
                 self.answer(number, verdict);
@@ -200,6 +200,7 @@ fn refused(error: InspectError) -> Verdict {
         InspectError::NotGpuMemory(e) => Verdict::NotGpuMemory { answer: chain(&e) },
         InspectError::GpuNotReachable(_) => Verdict::GpuMemory { device: None },
         InspectError::SizeMismatch { actual, .. } => Verdict::SizeMismatch { actual },
+        InspectError::GpuLost(e) => Verdict::GpuLost { answer: chain(&e) },
         other @ InspectError::Cuda(_) => Verdict::Failed { why: chain(&other) },
     }
 }

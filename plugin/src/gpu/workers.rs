@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use gpu_handoff_protocol::DeviceUuid;
+use gpu_handoff_protocol::{Code, DeviceUuid};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -21,8 +21,9 @@ const NEEDS: usize = 256;
 pub(super) struct NotReady {
     pub(super) wanted: String,
     pub(super) found: String,
-    /// The node does not have this GPU, though somebody's configuration says so.
-    pub(super) absent: bool,
+    /// `DEVICE_MISMATCH`: the node does not have this GPU, though somebody's configuration says so; `GPU_LOST`: the node has it,
+    /// and the driver does not show it; else `GPU_WORKER_FAILED`.
+    pub(super) code: Code,
 }
 
 /// Who waits for the road to a worker.
@@ -320,7 +321,7 @@ mod tests {
             reach.needs.try_send(Need::Worker(gpu, WorkerNeed::Link(asker))).unwrap();
             answer
         };
-        for (gpu, is_absent) in [(own, false), (mistyped, true)] {
+        for (gpu, code) in [(own, Code::GpuLost), (mistyped, Code::DeviceMismatch)] {
             let answer = ask(gpu);
             let (id, command) = node.asked().await;
             assert_eq!(command, Command::StartWorker { gpu: Some(gpu) });
@@ -328,12 +329,15 @@ mod tests {
             let word = Word::NoDriver { why: "no device".to_owned(), no_device: true };
             worker.send(&word.packet(Vec::new()).unwrap(), None).unwrap();
             let not_ready = answer.await.unwrap().unwrap_err();
-            assert_eq!(not_ready.absent, is_absent, "{not_ready:?}");
+            assert_eq!(not_ready.code, code, "{not_ready:?}");
             assert_eq!(node.asked().await.1, Command::EndWorker { worker: id });
         }
         // Nor is it looked for again at once.
         let not_ready = ask(mistyped).await.unwrap().unwrap_err();
-        assert_eq!((not_ready.absent, &*not_ready.wanted), (true, &*mistyped.to_string()));
+        assert_eq!(
+            ((not_ready.code == Code::DeviceMismatch), &*not_ready.wanted),
+            (true, &*mistyped.to_string())
+        );
         drop(node);
         stopping.send_replace(true);
         tasks.join_all().await;

@@ -48,6 +48,11 @@ impl Peer {
         Self { connection, process, outbox, overflown, stirred, ended, awake }
     }
 
+    /// Whether its task polls instead of sleeping. Not where something waits to be sent: that is looked at anew each time.
+    fn may_poll(&self) -> bool {
+        self.awake.is_on() && self.outbox.borrow().is_empty()
+    }
+
     /// Which process it is.
     pub(super) const fn process(&self) -> ProcessKey {
         self.process
@@ -128,7 +133,7 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
 
 async fn converse(context: &Rc<Context>, connection: &Rc<Line>, process: Process) {
     let id = context.new_session_id();
-    let awake = Awake::new(context.shared.stays_awake);
+    let awake = Awake::new(context.shared.awake.clone());
     let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes, awake));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
@@ -295,7 +300,7 @@ impl Session<'_> {
                         return EndReason::OwnerClosed;
                     }
                 },
-                () = tokio::task::yield_now(), if self.peer.awake.is_on() => awake::give_way(),
+                () = tokio::task::yield_now(), if self.peer.may_poll() => awake::give_way(),
             }
         }
     }

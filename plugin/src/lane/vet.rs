@@ -193,6 +193,9 @@ async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) ->
             let found = actual.map_or_else(|| "another size".to_owned(), |bytes| bytes.to_string());
             Err(Refusal::new(Code::SizeMismatch).compared_with("bytes", facts.allocation_size, found))
         }
+        Verdict::GpuLost { answer } => {
+            Err(Refusal::new(Code::GpuLost).compared_with("device", facts.device, answer))
+        }
         Verdict::Failed { why } => {
             Err(Refusal::new(Code::WorkerFailed).compared_with("descriptor", "inspected", why))
         }

@@ -157,6 +157,7 @@ fn first_words(config: &Config, place: &Place, gpus: Vec<DeviceUuid>) -> io::Res
         boot: config.boot.0,
         policy: config.policy.clone(),
         gpus,
+        awake: config.awake,
         daemon_user: rustix::process::geteuid().as_raw(),
     };
     let mut words =

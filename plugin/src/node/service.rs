@@ -58,7 +58,7 @@ impl Service {
         Self {
             programs: Programs { user: config.user, log_format: config.log_format },
             driver_version: config.nvidia_proc_root.join("driver/nvidia/version"),
-            workers: Workers::default(),
+            workers: Workers::new(config.awake > 0),
             proven: None,
             proving: JoinSet::new(),
             wait_for_proof: Vec::new(),

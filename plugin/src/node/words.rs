@@ -43,6 +43,8 @@ pub struct Setup {
     pub policy: Policy,
     /// The node's GPUs, as the driver's part of `/proc` names them.
     pub gpus: Vec<DeviceUuid>,
+    /// How many connections may have the broker poll at the same time.
+    pub awake: usize,
     /// The user that people started the daemon as: its processes may speak for every member, as root's may.
     pub daemon_user: u32,
 }

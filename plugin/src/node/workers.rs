@@ -24,6 +24,8 @@ const VISIBLE_GPUS: &str = "CUDA_VISIBLE_DEVICES";
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     last: u64,
+    /// Whether they may poll for a moment instead of sleeping.
+    stay_awake: bool,
     alive: HashMap<u64, Alive>,
     /// Those whose end nobody has asked for yet.
     ended: HashMap<u64, Ended>,
@@ -63,6 +65,11 @@ impl Ended {
 }
 
 impl Workers {
+    /// None yet.
+    pub(super) fn new(stay_awake: bool) -> Self {
+        Self { stay_awake, ..Self::default() }
+    }
+
     /// Starts one, unless there are too many; for one GPU, with what the driver's variable calls it.
     pub(super) fn start(
         &mut self,
@@ -76,6 +83,7 @@ impl Workers {
         let (uuid, visible) = gpu.map(|(uuid, visible)| (uuid.to_string(), visible)).unzip();
         let mut mode = vec!["gpu-worker"];
         mode.extend(uuid.iter().flat_map(|gpu| ["--gpu", gpu]));
+        mode.extend(self.stay_awake.then_some("--stays-awake"));
         let mut command = programs.child(&mode);
         command.envs(visible.iter().map(|gpu| (VISIBLE_GPUS, gpu)));
         let failed = |e: io::Error| format!("a gpu worker could not be started: {e}");

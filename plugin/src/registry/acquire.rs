@@ -22,8 +22,6 @@ struct Waiting {
     /// Until when to wait for what is not there; `None`: only for what is being restored.
     until: Option<Instant>,
     device: Option<DeviceUuid>,
-    /// It was told already that what it waits for is about to come.
-    announced: bool,
 }
 
 /// The acquires that wait for buffers to appear.
@@ -31,6 +29,8 @@ struct Waiting {
 pub(super) struct Waits {
     waiting: HashMap<Key, Waiting>,
     by_name: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
+    /// Of these, those that are told when the name is announced, and were not told yet.
+    untold: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
     by_id: HashMap<BufferId, BTreeSet<Key>>,
     by_time: BTreeSet<(Instant, Key)>,
     /// Those that wait for something that is being restored.
@@ -44,11 +44,14 @@ impl Waits {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    fn add(&mut self, key: Key, waiting: Waiting, restoring: bool) {
+    fn add(&mut self, key: Key, waiting: Waiting, restoring: bool, hears: bool) {
         self.by_time.extend(waiting.until.map(|until| (until, key)));
         self.restoring.extend(restoring.then_some(key));
         for name in names(&waiting.items) {
             self.by_name.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
+            if hears {
+                self.untold.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
+            }
         }
         for id in ids(&waiting.items) {
             self.by_id.entry(id).or_default().insert(key);
@@ -64,7 +67,9 @@ impl Waits {
         self.restoring.remove(&key);
         self.stirred.remove(&key);
         for name in names(&waiting.items) {
-            drop_from(&mut self.by_name, &(waiting.group.clone(), name.clone()), key);
+            let at = (waiting.group.clone(), name.clone());
+            drop_from(&mut self.by_name, &at, key);
+            drop_from(&mut self.untold, &at, key);
         }
         for id in ids(&waiting.items) {
             drop_from(&mut self.by_id, &id, key);
@@ -85,15 +90,14 @@ impl Waits {
         }
     }
 
-    /// Those that wait for a name of this group, and are told so for the first time.
-    fn announce(&mut self, group: &GroupKey, name: &BufferName) -> Vec<Key> {
-        let keys = self.by_name.get(&(group.clone(), name.clone()));
-        let mut told = Vec::new();
-        for key in keys.into_iter().flatten() {
-            if let Some(waiting) = self.waiting.get_mut(key)
-                && !std::mem::replace(&mut waiting.announced, true)
-            {
-                told.push(*key);
+    /// Those that wait for a name of this group, and are told for the first time that what they wait for is about to come:
+    /// whoever announces again and again finds nobody.
+    fn announce(&mut self, group: &GroupKey, name: &BufferName) -> BTreeSet<Key> {
+        let told = self.untold.remove(&(group.clone(), name.clone())).unwrap_or_default();
+        for key in &told {
+            let Some(waiting) = self.waiting.get(key) else { continue };
+            for other in names(&waiting.items) {
+                drop_from(&mut self.untold, &(group.clone(), other.clone()), *key);
             }
         }
         told
@@ -164,8 +168,9 @@ impl Registry {
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
-        let waiting = Waiting { group, items, until, device, announced: false };
-        self.waits.add((session, request), waiting, restoring);
+        let waiting = Waiting { group, items, until, device };
+        let hears = self.sessions.get(&session).is_some_and(|s| s.facts.hears_announcements);
+        self.waits.add((session, request), waiting, restoring, hears);
     }
 
     /// Whether any of these is missing, and whether any is being restored.
@@ -357,9 +362,7 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return };
         for name in names {
             for (waiter, request) in self.waits.announce(&group, name) {
-                if self.sessions.get(&waiter).is_some_and(|s| s.facts.hears_announcements) {
-                    self.reply(waiter, request, BrokerBody::Announced);
-                }
+                self.reply(waiter, request, BrokerBody::Announced);
             }
         }
     }

@@ -8,6 +8,7 @@ use super::*;
 /// A broker that was taken over: we speak for it. Its process just lives.
 fn taken_over() -> (Broker, Service, SeqPacket) {
     let config = Config {
+        awake: 0,
         run_dir: "/nowhere".into(),
         policy: serde_json::from_str("{}").unwrap(),
         members: Vec::new(),

@@ -41,6 +41,13 @@ fn who_waits_for_a_name_hears_once_that_it_is_about_to_come() {
     // Whoever announces much, and publishes nothing, disturbs nobody twice.
     assert!(w.ask(producer, announce()).1.is_empty());
     assert!(w.ask(stranger, Ask::Announce(vec!["others".parse().unwrap()])).1.is_empty(), "another group");
+    // One that waits for several hears it once.
+    let items = vec![named("a", 0), named("b", 0)];
+    let (both, _) = w.ask(consumer, Ask::Acquire { items, until, device: None });
+    let names = ["b", "a"].map(|name| name.parse().unwrap());
+    let (_, sent) = w.ask(producer, Ask::Announce(names.into()));
+    assert_eq!(sent.iter().map(|(_, m)| m.request).collect::<Vec<_>>(), [both]);
+    assert!(w.ask(producer, Ask::Announce(vec!["b".parse().unwrap()])).1.is_empty());
     // It waits on, and gets it.
     w.publish(producer, "weights", descriptor()).unwrap();
     assert_eq!(w.registry.counts().1, 1);
