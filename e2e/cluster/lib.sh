@@ -62,6 +62,14 @@ images_folder() {
     echo "$target/cluster-images"
 }
 
+# Builds this checkout's scenarios, and says where their program is.
+scenarios_program() {
+    local told
+    told=$(cargo test --manifest-path "$here/../../Cargo.toml" -p gpu-handoff-e2e --test cluster --no-run \
+        --message-format json-render-diagnostics) || return
+    sed -n 's/.*"name":"cluster".*"executable":"\([^"]*\)".*/\1/p' <<< "$told"
+}
+
 # ---- a running cluster ----
 
 # The first process of the cluster's PID namespace, as this machine numbers it; nothing if the cluster is not running.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Packs the node's programs, this folder and the images for a machine without network, Go and Debian: e2e/cluster/pack.sh FOLDER
-# Copy the folder there; `FOLDER/run.sh test-gpus.sh` unpacks it once and runs a script of this folder. Fails over the limit.
+# Copy the folder there; `FOLDER/run.sh test-gpus.sh` unpacks it once and runs a script of this folder, `FOLDER/run.sh run.sh` the
+# scenarios. Fails over the limit.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 readonly limit_mib=60
@@ -12,10 +13,10 @@ images=$(images_folder)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What the scripts call and a bare machine may lack, with its own loader and libraries: tool NAME.
+# What a bare machine may lack, with its own loader and libraries: tool NAME [PROGRAM].
 tool() {
     local program library
-    program=$(realpath "$(command -v "$1")")
+    program=$(realpath "${2:-$(command -v "$1")}")
     mkdir -p "$work/tools/lib"
     cp "$program" "$work/tools/lib/$1"
     for library in $(ldd "$program" | grep -o '/[^ ]*'); do cp -L "$library" "$work/tools/lib/"; done
@@ -31,6 +32,9 @@ archive() { tar -C "$1" --sort=name --owner=0 --group=0 --mtime=@0 -c . | xz -9 
 
 tool ip
 tool openssl
+strip -o "$work/stripped" "$(scenarios_program)"
+tool scenarios "$work/stripped"
+rm "$work/stripped"
 cp -r "$images" "$work/images"
 mkdir "$work/cluster"
 cp "$here"/*.sh "$here"/*.py "$work/cluster/"

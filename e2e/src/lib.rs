@@ -9,6 +9,9 @@
 //! | which GPU: the real one or the simulator | [`gpu`] |
 //! | where the binaries are | [`folder`] |
 //! | what processes take of the machine | [`footprint`] |
+//! | what the driver answers, in processes and in pods | [`conformance`] |
+//!
+//! Scenarios on a Kubernetes cluster are in `tests/cluster`.
 
 pub mod agent;
 pub mod app;

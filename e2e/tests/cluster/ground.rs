@@ -16,6 +16,9 @@ use tokio::sync::Semaphore;
 /// The cluster's folder, as `e2e/cluster/up.sh` made it: `kubeconfig`, `log/`, and `var-lib/`, which is the node's `/var/lib`.
 const FOLDER: &str = "GPU_HANDOFF_CLUSTER";
 
+/// Where its scripts are, if not in the sources of this program.
+const SCRIPTS: &str = "GPU_HANDOFF_CLUSTER_SCRIPTS";
+
 /// How long one request to the API may take.
 const REQUEST: Duration = Duration::from_secs(20);
 
@@ -70,7 +73,8 @@ impl Ground {
     /// Starts or stops a daemon of the node.
     pub(crate) async fn daemon(&self, what: &str, name: &str) -> anyhow::Result<()> {
         let cluster = self.folder.file_name().context("the cluster's folder has no name")?;
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/in.sh");
+        let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster");
+        let script = std::env::var_os(SCRIPTS).map_or_else(here, PathBuf::from).join("in.sh");
         let mut command = tokio::process::Command::new(&script);
         command.arg(cluster).args(["daemons.sh", what, name]);
         let output = command.output().await.with_context(|| format!("run {}", script.display()))?;
