@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gpu_handoff_client::{Client, ClientError, Code};
+use gpu_handoff_client::{Client, ClientBuilder, ClientError, Code};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -53,14 +53,22 @@ fn is_unreachable(code: Option<Code>) -> bool {
 }
 
 /// Connects as the application of this pod would.
+/// Most commands tell of one daemon: that this one is gone, their user wants to know.
 pub(crate) fn connect(socket: Option<PathBuf>) -> Result<Client, Failure> {
-    // A command tells of one daemon: that this one is gone, its user wants to know.
-    let builder = Client::builder().program("gpu-handoff").reconnect(Duration::ZERO);
-    let builder = match socket {
+    Ok(builder(socket).reconnect(Duration::ZERO).connect()?)
+}
+
+/// Connects for as long as it takes, whatever becomes of the daemon meanwhile.
+pub(crate) fn connect_for_long(socket: Option<PathBuf>) -> Result<Client, Failure> {
+    Ok(builder(socket).connect()?)
+}
+
+fn builder(socket: Option<PathBuf>) -> ClientBuilder {
+    let builder = Client::builder().program("gpu-handoff");
+    match socket {
         Some(path) => builder.socket(path),
         None => builder,
-    };
-    Ok(builder.connect()?)
+    }
 }
 
 impl fmt::Display for Failure {

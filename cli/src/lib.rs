@@ -21,10 +21,10 @@ pub use failure::Failure;
 /// A [`Failure`]: its text is for standard error, its code is the process's.
 pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
     let Args { socket, command } = args;
-    let connect = || failure::connect(socket);
+    let connect = || failure::connect(socket.clone());
     let outcome = match command {
         Command::List { output } => list::run(&connect()?, output, out),
-        Command::Watch { output } => watch::run(&connect()?, output, out),
+        Command::Watch { output } => watch::run(&failure::connect_for_long(socket)?, output, out),
         Command::Whoami { output } => whoami::run(&connect()?, output, out),
         Command::Explain { code, output } => explain::run(code.as_deref(), output, out),
     };

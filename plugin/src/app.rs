@@ -77,6 +77,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
         device_nodes: DeviceNodes::new(node.clone(), &setup.gpus),
         stop: stopped.clone(),
     };
+    // Without members nobody else could ever ask for a worker, and their supervisor would end.
+    let _asks_for_workers = shared.workers.clone();
     let (ends, mut ended) = mpsc::channel(members.len().max(1));
     let lanes = start_lanes(&setup, members, &shared, &ends)?;
     let mut tasks = JoinSet::new();

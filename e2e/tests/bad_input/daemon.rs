@@ -1,7 +1,7 @@
 //! The daemon itself: what it does not start with, how it stops, and the sidecar while it is away.
 
 use gpu_handoff_e2e::folder::Folder;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -170,6 +170,35 @@ fn a_second_daemon_for_one_directory() -> anyhow::Result<()> {
     drop(Sidecar::greeted(&place.slot())?);
     next.signal(Signal::TERM)?;
     assert!(next.ended()?.0.success());
+    Ok(())
+}
+
+#[test]
+fn a_second_daemon_for_one_state_directory() -> anyhow::Result<()> {
+    let place = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
+    let other = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
+    let first = place.start_plugin()?;
+    let state = place.0.path().join("run/state");
+    let (status, said) = Process::start(other.plugin()?.arg("--state-dir").arg(&state))?.ended()?;
+    assert!(status.code() == Some(1) && said.contains("another daemon owns"), "{said}");
+    assert!(said.contains(&state.display().to_string()), "{said}");
+    drop(Sidecar::greeted(&place.slot())?);
+    first.signal(Signal::TERM)?;
+    assert!(first.ended()?.0.success());
+    Ok(())
+}
+
+#[test]
+fn a_node_without_members() -> anyhow::Result<()> {
+    let place = Place::new(r#"{"members":[]}"#)?;
+    let mut plugin = Process::start(&mut place.plugin()?)?;
+    let mut said = BufReader::new(plugin.0.stderr.take().context("its standard error")?).lines();
+    said.find(|line| line.as_ref().is_ok_and(|line| line.contains("the broker serves")))
+        .context("it serves")??;
+    plugin.signal(Signal::TERM)?;
+    let status = wait::until(PATIENCE, "the process ends", || Ok(plugin.0.try_wait()?))?;
+    let rest: Vec<String> = said.collect::<Result<_, _>>()?;
+    assert!(status.success() && !rest.iter().any(|line| line.contains("the broker died")), "{rest:#?}");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,8 @@ impl Place {
     pub async fn prepare(config: &Config) -> anyhow::Result<Self> {
         let lock = own_the_node(&config.run_dir).await?;
         let state = open_state(&config.state_dir, config.user)?;
+        // Where it lies elsewhere: two journals in one folder would each make what the other has lost.
+        own(state.as_fd(), &config.state_dir).await?;
         let mut slots = Vec::with_capacity(config.members.len());
         for member in &config.members {
             let slot = make_slot(&config.run_dir, member);
@@ -73,17 +75,23 @@ async fn own_the_node(run_dir: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("make the run directory {}", run_dir.display()))?;
     let path = run_dir.join("lock");
     let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+    own(file.as_fd(), run_dir).await?;
+    Ok(file)
+}
+
+/// Takes the lock of a file or folder, for as long as it is open.
+async fn own(file: BorrowedFd<'_>, folder: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + limits::TAKE_OVER_TIME;
     loop {
-        match rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 sleep(limits::TAKE_OVER_PAUSE).await;
             }
-            Err(e) => {
-                let what = format!("another daemon owns {}: stop it first", run_dir.display());
-                return Err(e).context(what);
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                bail!("another daemon owns {}: stop it first, or name another folder", folder.display());
             }
+            Err(e) => return Err(e).with_context(|| format!("lock {}", folder.display())),
         }
     }
 }
