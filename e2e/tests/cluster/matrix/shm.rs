@@ -40,7 +40,8 @@ async fn go_together(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let other = place(scene, "other", APP).await?;
     anyhow::ensure!(app == twin, "a pod's containers have {app:?} and {twin:?}");
     anyhow::ensure!(app.0 != other.0 && app.1 != other.1, "two pods have {app:?} and {other:?}");
-    scene.exec_in("both", TWIN, &["sh", "-c", "kill -TERM 1"]).await?;
+    // It may be killed itself: all of a PID namespace ends with its first process. The restart tells whether it worked.
+    let told = scene.exec_in("both", TWIN, &["sh", "-c", "kill -TERM 1"]).await;
     let again = |pod: Option<&Pod>| {
         let statuses = pod.and_then(|pod| pod.status.as_ref()?.container_statuses.as_ref());
         let twin = statuses.and_then(|all| all.iter().find(|one| one.name == TWIN));
@@ -48,7 +49,8 @@ async fn go_together(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
             one.restart_count == 1 && one.state.as_ref().is_some_and(|state| state.running.is_some())
         })
     };
-    await_in(&scene.all(), "both", "the container runs again", RESTARTED, again).await?;
+    let restarted = await_in(&scene.all(), "both", "the container runs again", RESTARTED, again).await;
+    restarted.with_context(|| format!("told to end, it answered {told:?}"))?;
     let twin = place(scene, "both", TWIN).await?;
     anyhow::ensure!(app == twin, "after a restart they have {app:?} and {twin:?}");
     Ok(Outcome::Done)
