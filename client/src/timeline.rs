@@ -131,7 +131,7 @@ impl Client {
     }
 
     fn add(&self, driver: Driver, parts: Parts) -> Result<Timeline, Fault> {
-        let hold = Arc::new(Hold::new(Line::new(driver, parts)));
+        let hold = Arc::new(Hold::new(Line::new(driver, parts)?));
         self.shared.memory.orders().add(&hold)?;
         Ok(hold.into())
     }

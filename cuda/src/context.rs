@@ -43,6 +43,17 @@ impl ContextRef {
         Ok(ContextGuard { driver, thread: PhantomData })
     }
 
+    /// Keeps this context alive if it is its device's primary one. `None`: it is another, which lives for as long as whoever
+    /// made it lets it.
+    pub fn hold(self, driver: Driver) -> Result<Option<PrimaryHold>, CudaError> {
+        let device = self.device(driver)?;
+        let mut context: CUcontext = ptr::null_mut();
+        // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
+        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
+        let held = PrimaryHold { driver, device };
+        Ok((context == self.0.as_ptr()).then_some(held))
+    }
+
     /// The device that this context is on.
     pub fn device(self, driver: Driver) -> Result<Device, CudaError> {
         let _entered = self.enter(driver)?;
@@ -50,6 +61,20 @@ impl ContextRef {
         // SAFETY: the argument points at an integer that lives through the call; a context is current.
         unsafe { call!(driver, cuCtxGetDevice(&raw mut device)) }?;
         Device::at(driver, device)
+    }
+}
+
+/// Keeps a device's primary context alive, and makes it current nowhere.
+#[derive(Debug)]
+pub struct PrimaryHold {
+    driver: Driver,
+    device: Device,
+}
+
+impl Drop for PrimaryHold {
+    fn drop(&mut self) {
+        // SAFETY: this device's primary context was retained once for this, and is released once.
+        note_drop(unsafe { call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device.ordinal())) });
     }
 }
 

@@ -32,6 +32,7 @@ pub mod context;
 pub mod device;
 pub mod host;
 pub mod inspect;
+pub mod leaving;
 pub mod legacy;
 pub mod load;
 pub mod ops;
@@ -45,7 +46,7 @@ pub mod survey;
 pub mod vmm;
 
 pub use classify::{Memory, NotExportable, classify};
-pub use context::{ContextGuard, ContextRef, PrimaryContext};
+pub use context::{ContextGuard, ContextRef, PrimaryContext, PrimaryHold};
 pub use device::Device;
 pub use gpu_handoff_protocol::{Access, DeviceUuid};
 pub use host::call_on;

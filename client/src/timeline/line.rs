@@ -11,7 +11,9 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use gpu_handoff_cuda::{ContextRef, CudaError, DeviceUuid, Driver, Stream, StreamRef, VmmMapping, ops};
+use gpu_handoff_cuda::{
+    ContextRef, CudaError, DeviceUuid, Driver, PrimaryHold, Stream, StreamRef, VmmMapping, ops,
+};
 use gpu_handoff_protocol::limits::ORDER_VALUES;
 use gpu_handoff_protocol::{BufferId, BufferName, Code, LeaseId, Refusal};
 
@@ -68,6 +70,8 @@ pub(crate) struct Line {
     /// For what must not wait for any stream of the application.
     own: Arc<Stream>,
     keep: Arc<Keep>,
+    /// The application may be done with its context before this is. Let go of last.
+    _context: Option<PrimaryHold>,
 }
 
 /// Why a timeline's words are not written any more.
@@ -92,12 +96,13 @@ pub(crate) struct Parts {
 }
 
 impl Line {
-    pub(crate) fn new(driver: Driver, parts: Parts) -> Self {
+    pub(crate) fn new(driver: Driver, parts: Parts) -> Result<Self, Fault> {
         let Parts { id, name, words, shared, context, base, own, keep } = parts;
         let allotment = matches!(keep, Keep::Own(..)).then(|| Allotment::new(words));
         let (own, keep) = (Arc::new(own), Arc::new(keep));
         let state = Mutex::default();
-        Self { id, name, words, shared, allotment, driver, context, base, state, own, keep }
+        let _context = context.hold(driver)?;
+        Ok(Self { id, name, words, shared, allotment, driver, context, base, state, own, keep, _context })
     }
 
     /// The lease by which it is reached, where the timeline is another's.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use gpu_handoff_cuda::leaving::go_in;
 use gpu_handoff_protocol::message::Event;
 use gpu_handoff_protocol::{BufferId, LeaseId, Order, Seat};
 
@@ -236,7 +237,9 @@ impl Orders {
             let now = Instant::now();
             if let Some(task) = state.due(now) {
                 drop(state);
+                let inside = go_in();
                 let later = self.perform(task);
+                drop(inside);
                 state = self.lock();
                 if let Some((at, task)) = later {
                     state.later.push(at, task);

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use gpu_handoff_cuda::leaving::go_in;
 use gpu_handoff_protocol::{Code, Refusal};
 
 use super::outlive::Outliving;
@@ -126,7 +127,9 @@ impl Bin {
         loop {
             if let Some(trash) = state.trash.pop_front() {
                 drop(state);
+                let inside = go_in();
                 drop(trash);
+                drop(inside);
                 state = self.lock();
             } else if state.stop {
                 return;
