@@ -37,11 +37,17 @@ image() {
 mkdir -p "$out/simcuda"
 strip -o "$out/simcuda/libcuda.so.1" "$target/release/libgpu_handoff_simcuda.so"
 strip -o "$out/simcuda/gpu-handoff-plugin" "$target/release/gpu-handoff-plugin"
-image plugin gpu-handoff-plugin -- --entrypoint /bin/gpu-handoff-plugin
+# What a real libcuda.so.1 is linked against, and our programs are not.
+driver=()
+for library in libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1; do
+    path=$(ldconfig -p | awk -v name="$library" '$1 == name && !found { found = $NF } END { print found }')
+    driver+=(--file "$(realpath "$path"):$path")
+done
+image plugin gpu-handoff-plugin -- --entrypoint /bin/gpu-handoff-plugin "${driver[@]}"
 image sidecar gpu-handoff-sidecar gpu-handoff -- --entrypoint /bin/gpu-handoff-sidecar
 shell=(--file "$bin/busybox:/bin/busybox" --link /bin/busybox:/bin/sh)
 for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm sleep stat tail test timeout touch wc; do
     shell+=(--link "/bin/busybox:/bin/$applet")
 done
-image apps gpu-handoff-plugin agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${shell[@]}"
+image apps gpu-handoff-plugin agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${shell[@]}" "${driver[@]}"
 echo "$out"

@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export folder=$1 bin=$2 node_ip=$3 host_ip=$4 boot_id=$5
-export PATH=$bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH=$bin:/usr/sbin:/usr/bin:/sbin:/bin${GPU_HANDOFF_E2E_TOOLS:+:$GPU_HANDOFF_E2E_TOOLS}
 
 # What a reboot empties, and what it keeps; none of it is this machine's.
 own_folders() {

@@ -55,7 +55,8 @@ if [[ ! -e $to/unpacked ]]; then
     done
     touch "$to/unpacked"
 fi
-export GPU_HANDOFF_E2E_BIN=$to/bin GPU_HANDOFF_E2E_IMAGES=$to/images PATH=$PATH:$to/tools
+export GPU_HANDOFF_E2E_BIN=$to/bin GPU_HANDOFF_E2E_IMAGES=$to/images
+export GPU_HANDOFF_E2E_TOOLS=$to/tools PATH=$PATH:$to/tools
 exec "$to/cluster/$1" "${@:2}"
 SH
 chmod +x "$out/run.sh"

@@ -79,7 +79,11 @@ start_node() {
             "$here/node.sh" "$folder" "$bin" "$node_ip" "$host_ip" "$boot_id" > "$folder/log/node.log" 2>&1 < /dev/null
     ) &
     outer=$!
-    child() { init=$(cat "/proc/$outer/task/$outer/children") && [[ -n $init ]]; }
+    # Not every kernel lists a process's children.
+    child() {
+        init=$(grep -ls "^PPid:[[:space:]]*$outer\$" /proc/[0-9]*/status | head -n 1 | cut -d / -f 3)
+        [[ -n $init ]]
+    }
     wait_for 5 child || fail "the node's first process did not start: $(cat "$folder/log/node.log")"
     init=${init// /}
     echo "$init" > "$init_file"
