@@ -50,7 +50,7 @@ impl ContextRef {
         let mut context: CUcontext = ptr::null_mut();
         // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
         unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
-        let held = PrimaryHold { driver, device };
+        let held = PrimaryHold { driver, device, process: std::process::id() };
         Ok((context == self.0.as_ptr()).then_some(held))
     }
 
@@ -69,10 +69,15 @@ impl ContextRef {
 pub struct PrimaryHold {
     driver: Driver,
     device: Device,
+    /// The process that holds it: in a forked child the driver is not to be called.
+    process: u32,
 }
 
 impl Drop for PrimaryHold {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            return;
+        }
         // SAFETY: this device's primary context was retained once for this, and is released once.
         note_drop(unsafe { call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device.ordinal())) });
     }
