@@ -159,7 +159,7 @@ impl Client {
     fn ask(&self, wanted: &[Acquire], wait: Duration, place: Place) -> Result<Pending<'_>, Fault> {
         let items = wanted.iter().map(|item| item.wanted.clone()).collect();
         // So that the node says what is not within its reach, and not the driver in the middle of the mapping.
-        let device = Some(self.shared.memory.device(place)?);
+        let device = Some(place.device());
         self.shared.connection.start(ClientBody::Acquire { items, wait, device })
     }
 

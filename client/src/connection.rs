@@ -83,8 +83,7 @@ impl Connection {
     pub(crate) fn new(socket: SeqPacket, way: Way, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Mutex::new(State::new(socket));
-        let (process, quiet) = (std::process::id(), Condvar::new());
-        Ok(Self { way, process, state, quiet, bell, sink })
+        Ok(Self { way, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
     }
 
     /// This broker has said welcome.

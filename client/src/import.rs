@@ -11,12 +11,23 @@ use std::os::fd::AsFd;
 
 use crate::error::Fault;
 
-/// Where a mapping is valid: the CUDA context that was current when it was made.
+/// Where a mapping is valid: the CUDA context that was current when it was made, and its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    Context(ContextRef),
+    Context(ContextRef, Device),
     #[cfg(test)]
     Nowhere,
+}
+
+impl Place {
+    /// The device that memory is mapped on there.
+    pub(crate) fn device(self) -> DeviceUuid {
+        match self {
+            Self::Context(_, device) => device.uuid(),
+            #[cfg(test)]
+            Self::Nowhere => crate::tests::DEVICE,
+        }
+    }
 }
 
 /// An imported buffer, mapped as a whole; unmapped on drop.
@@ -49,8 +60,6 @@ impl Mapping {
 pub(crate) trait Importer: Send + Sync {
     /// The caller's current context.
     fn place(&self) -> Result<Place, Fault>;
-    /// The device that memory is mapped on there.
-    fn device(&self, place: Place) -> Result<DeviceUuid, Fault>;
     /// Maps what a grant carries.
     fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault>;
 }
@@ -61,12 +70,9 @@ pub(crate) struct CudaImporter;
 
 impl Importer for CudaImporter {
     fn place(&self) -> Result<Place, Fault> {
-        let context = Driver::load()?.current_context()?;
-        context.map(Place::Context).ok_or(Fault::NoContext)
-    }
-
-    fn device(&self, place: Place) -> Result<DeviceUuid, Fault> {
-        Ok(device_of(Driver::load()?, place)?.uuid())
+        let driver = Driver::load()?;
+        let context = driver.current_context()?.ok_or(Fault::NoContext)?;
+        Ok(Place::Context(context, driver.current_device()?))
     }
 
     fn map(&self, grant: &Grant, place: Place) -> Result<Mapping, Fault> {
@@ -91,17 +97,13 @@ fn map_vmm(
     fd: std::os::fd::BorrowedFd<'_>,
     place: Place,
 ) -> Result<Mapping, Fault> {
-    let device = device_of(driver, place)?;
+    let device = match place {
+        Place::Context(_, device) => device,
+        #[cfg(test)]
+        Place::Nowhere => return Err(Fault::NoContext),
+    };
     let import = VmmImport::import(driver, fd)?;
     Ok(Mapping::Vmm(import.map(facts.allocation_size, facts.access, device)?))
-}
-
-fn device_of(driver: Driver, place: Place) -> Result<Device, Fault> {
-    match place {
-        Place::Context(context) => Ok(context.device(driver)?),
-        #[cfg(test)]
-        Place::Nowhere => Err(Fault::NoContext),
-    }
 }
 
 /// The handle as this process can open it: with another process number in it where its own is the exporter's. The node

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{Event, Grant};
-use gpu_handoff_protocol::{BufferId, BufferInfo, DeviceUuid, LeaseId};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
 use crate::again::Again;
 use crate::cache::{Cache, Phase};
@@ -39,11 +39,6 @@ impl Memory {
     /// The caller's current context.
     pub(crate) fn place(&self) -> Result<Place, Fault> {
         self.importer.place()
-    }
-
-    /// The device that memory is mapped on there.
-    pub(crate) fn device(&self, place: Place) -> Result<DeviceUuid, Fault> {
-        self.importer.device(place)
     }
 
     /// The mapping of a granted buffer: the cached one, or a new one.
@@ -114,10 +109,11 @@ impl Sink for Memory {
     fn sweep(&self, over: Vec<Arc<Again>>) {
         let unmap = self.lock().map(|mut table| table.sweep()).unwrap_or_default();
         // Not on this thread, as it may wait for streams which wait for news that this thread reads.
-        for trash in [Trash::Published(over), Trash::Mappings(unmap)] {
-            if !trash.is_empty() {
-                self.orders.bin().discard(trash);
-            }
+        if !over.is_empty() {
+            self.orders.bin().discard(Trash::Published(over));
+        }
+        if !unmap.is_empty() {
+            self.orders.bin().discard(Trash::Mappings(unmap));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpu_handoff_cuda::{Driver, StreamRef, call_on};
 use gpu_handoff_protocol::message::Grant;
@@ -14,7 +14,7 @@ use crate::deadline::after;
 use crate::error::{ClientError, Fault};
 use crate::import::Place;
 use crate::lease::Lease;
-use crate::publish::{PublishTook, Published};
+use crate::publish::Published;
 use crate::timeline::{Bin, Leaving, Timeline, Trash, check_not_capturing, words_of};
 
 /// What a lease of an ordered buffer waits for and writes.
@@ -101,14 +101,7 @@ impl Client {
         timeline: &Timeline,
         order: Order,
     ) -> Result<Published, Fault> {
-        let began = Instant::now();
-        let announce = || self.shared.connection.announce(&buffer.name);
-        let mut ready = self.shared.exporter.export_announced(buffer, &announce)?;
-        ready.publication.facts.order = Some(order);
-        let told = Instant::now();
-        let outcome = self.send_publications(vec![ready])?.pop();
-        let taken = outcome.ok_or(Fault::unexpected("one outcome"))??;
-        let took = PublishTook { exported: told - began, answered: told.elapsed() };
+        let (taken, took) = self.publish_one(buffer, Some(order))?;
         let orders = self.shared.memory.orders();
         orders.add_order(taken.receipt.id, &timeline.line, order);
         if taken.is_over() {

@@ -179,20 +179,26 @@ impl Client {
     /// late is answered with a retire.
     pub fn publish(&self, buffer: Buffer<'_>) -> Result<Published, ClientError> {
         let name = buffer.name.clone();
-        let publish = || {
-            self.shared.connection.check_process()?;
-            let began = Instant::now();
-            let announce = || self.shared.connection.announce(&name);
-            let ready = self.shared.exporter.export_announced(&buffer, &announce)?;
-            let told = Instant::now();
-            let mut outcomes = self.send_publications(vec![ready])?;
-            let taken = outcomes.pop().ok_or(Fault::unexpected("one outcome"))??;
-            Ok::<_, Fault>((taken, PublishTook { exported: told - began, answered: told.elapsed() }))
-        };
-        match publish() {
+        match self.publish_one(&buffer, None) {
             Ok((taken, took)) => Ok(self.published(name, taken, took)),
             Err(fault) => Err(fault.while_doing("publish", &name)),
         }
+    }
+
+    /// Publishes one, with an order where it has one; says before what takes it long that it is about to come.
+    pub(crate) fn publish_one(
+        &self,
+        buffer: &Buffer<'_>,
+        order: Option<Order>,
+    ) -> Result<(Taken, PublishTook), Fault> {
+        self.shared.connection.check_process()?;
+        let began = Instant::now();
+        let announce = || self.shared.connection.announce(&buffer.name);
+        let mut ready = self.shared.exporter.export_announced(buffer, &announce)?;
+        ready.publication.facts.order = order;
+        let told = Instant::now();
+        let taken = self.send_publications(vec![ready])?.pop().ok_or(Fault::unexpected("one outcome"))??;
+        Ok((taken, PublishTook { exported: told - began, answered: told.elapsed() }))
     }
 
     /// Publishes many buffers in as few packets as possible: outcomes in order, each on its own. The node may take

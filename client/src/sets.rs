@@ -239,7 +239,7 @@ impl Client {
             let place = self.shared.memory.place()?;
             let deadline = answer_deadline(wanted.wait)?;
             let AcquireSet { name, newer_than, wait } = wanted.clone();
-            let device = Some(self.shared.memory.device(place)?);
+            let device = Some(place.device());
             let body = ClientBody::AcquireSet { name, newer_than, wait, device };
             let (info, grants) = match self.shared.connection.call(body, deadline)? {
                 BrokerBody::AcquiredSet { set, grants } if grants.len() == set.total as usize => {

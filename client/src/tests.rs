@@ -75,10 +75,6 @@ impl Importer for Pretender {
         Ok(Place::Nowhere)
     }
 
-    fn device(&self, _: Place) -> Result<DeviceUuid, Fault> {
-        Ok(DEVICE)
-    }
-
     fn map(&self, grant: &Grant, _: Place) -> Result<Mapping, Fault> {
         if grant.buffer.facts.name.as_str() == "bad" {
             return Err(Refusal::new(Code::SizeMismatch).into());

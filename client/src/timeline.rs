@@ -147,7 +147,7 @@ fn check_words(words: u32) -> Result<(), Fault> {
 
 fn context_of(place: Place) -> Result<gpu_handoff_cuda::ContextRef, Fault> {
     match place {
-        Place::Context(context) => Ok(context),
+        Place::Context(context, _) => Ok(context),
         #[cfg(test)]
         Place::Nowhere => Err(Fault::NoContext),
     }

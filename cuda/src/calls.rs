@@ -119,6 +119,7 @@ table! {
         cuDeviceTotalMem_v2(*mut usize, CUdevice) since CUDA_3_2;
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice) since CUDA_7_0;
         cuDevicePrimaryCtxRelease_v2(CUdevice) since CUDA_11_0;
+        cuDevicePrimaryCtxGetState(CUdevice, *mut c_uint, *mut c_int) since CUDA_7_0;
         cuCtxGetCurrent(*mut CUcontext) since CUDA_4_0;
         cuCtxSetCurrent(CUcontext) since CUDA_4_0;
         cuCtxPushCurrent_v2(CUcontext) since CUDA_4_0;

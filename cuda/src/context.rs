@@ -47,20 +47,23 @@ impl ContextRef {
     /// made it lets it.
     pub fn hold(self, driver: Driver) -> Result<Option<PrimaryHold>, CudaError> {
         let device = self.device(driver)?;
-        let mut context: CUcontext = ptr::null_mut();
-        // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
-        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
-        let held = PrimaryHold { driver, device, process: std::process::id() };
-        Ok((context == self.0.as_ptr()).then_some(held))
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the arguments point at integers that live through the call; the device came from the driver.
+        unsafe {
+            call!(driver, cuDevicePrimaryCtxGetState(device.ordinal(), &raw mut flags, &raw mut active))
+        }?;
+        // Where there is none yet it is not this one, and none is made.
+        if active == 0 {
+            return Ok(None);
+        }
+        let (held, primary) = PrimaryHold::retain(driver, device)?;
+        Ok((primary == self).then_some(held))
     }
 
     /// The device that this context is on.
     pub fn device(self, driver: Driver) -> Result<Device, CudaError> {
         let _entered = self.enter(driver)?;
-        let mut device = 0;
-        // SAFETY: the argument points at an integer that lives through the call; a context is current.
-        unsafe { call!(driver, cuCtxGetDevice(&raw mut device)) }?;
-        Device::at(driver, device)
+        Device::current(driver)
     }
 }
 
@@ -71,6 +74,17 @@ pub struct PrimaryHold {
     device: Device,
     /// The process that holds it: in a forked child the driver is not to be called.
     process: u32,
+}
+
+impl PrimaryHold {
+    fn retain(driver: Driver, device: Device) -> Result<(PrimaryHold, ContextRef), CudaError> {
+        let mut context: CUcontext = ptr::null_mut();
+        // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
+        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
+        let held = PrimaryHold { driver, device, process: std::process::id() };
+        let context = NonNull::new(context).ok_or(CudaError::invalid("cuDevicePrimaryCtxRetain"))?;
+        Ok((held, ContextRef(context)))
+    }
 }
 
 impl Drop for PrimaryHold {
@@ -103,8 +117,7 @@ impl Drop for ContextGuard {
 /// Our hold on a device's primary context.
 #[derive(Debug)]
 pub struct PrimaryContext {
-    driver: Driver,
-    device: Device,
+    hold: PrimaryHold,
     context: ContextRef,
     /// What was current on the retaining thread before.
     before: Option<ContextRef>,
@@ -113,14 +126,9 @@ pub struct PrimaryContext {
 impl PrimaryContext {
     pub(crate) fn retain(driver: Driver, device: Device) -> Result<PrimaryContext, CudaError> {
         let before = ContextRef::current(driver)?;
-        let mut context: CUcontext = ptr::null_mut();
-        // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
-        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
-        let Some(context) = NonNull::new(context).map(ContextRef) else {
-            return Err(CudaError::invalid("cuDevicePrimaryCtxRetain"));
-        };
-        // Made before the next fallible call, so that the hold is released if that fails.
-        let held = PrimaryContext { driver, device, context, before };
+        let (hold, context) = PrimaryHold::retain(driver, device)?;
+        // Made before the next fallible call, so that what was current becomes so again if that fails.
+        let held = PrimaryContext { hold, context, before };
         held.make_current()?;
         Ok(held)
     }
@@ -128,7 +136,7 @@ impl PrimaryContext {
     /// Makes it current on this thread, in place of what was.
     pub fn make_current(&self) -> Result<(), CudaError> {
         // SAFETY: the handle came from the driver and is retained by us.
-        unsafe { call!(self.driver, cuCtxSetCurrent(self.context.0.as_ptr())) }
+        unsafe { call!(self.hold.driver, cuCtxSetCurrent(self.context.0.as_ptr())) }
     }
 
     /// The context, to enter it on other threads.
@@ -138,7 +146,7 @@ impl PrimaryContext {
 
     /// The device it is on.
     pub fn device(&self) -> Device {
-        self.device
+        self.hold.device
     }
 }
 
@@ -146,13 +154,11 @@ impl Drop for PrimaryContext {
     fn drop(&mut self) {
         // A context that was current here before ours, the application's own, becomes current again. If the application
         // had made the same primary context current itself it stays so.
-        let current = ContextRef::current(self.driver);
+        let current = ContextRef::current(self.hold.driver);
         if current == Ok(Some(self.context)) && self.before != Some(self.context) {
             let before = self.before.map_or(ptr::null_mut(), |context| context.0.as_ptr());
             // SAFETY: null means "none"; anything else came from the driver.
-            note_drop(unsafe { call!(self.driver, cuCtxSetCurrent(before)) });
+            note_drop(unsafe { call!(self.hold.driver, cuCtxSetCurrent(before)) });
         }
-        // SAFETY: we retained this device's context once and release it once.
-        note_drop(unsafe { call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device.ordinal())) });
     }
 }

@@ -47,6 +47,14 @@ impl fmt::Debug for Device {
 }
 
 impl Device {
+    /// That of this thread's current context.
+    pub(crate) fn current(driver: Driver) -> Result<Device, CudaError> {
+        let mut device = 0;
+        // SAFETY: the argument points at an integer that lives through the call; without a context the driver says so.
+        unsafe { call!(driver, cuCtxGetDevice(&raw mut device)) }?;
+        Device::at(driver, device)
+    }
+
     pub(crate) fn at(driver: Driver, ordinal: i32) -> Result<Device, CudaError> {
         let mut device = 0;
         // SAFETY: the first argument points at an integer that lives through the call; any ordinal may be asked for.

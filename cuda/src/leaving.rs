@@ -2,14 +2,15 @@
 //! into it afterwards, crashes the process. So threads that work in the background say when they go into the driver, and
 //! none is let in any more once the process is leaving.
 
-use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the end of the process waits for those that are in the driver: they may wait for streams that nobody will set free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-static GATE: Gate = Gate { state: Mutex::new(State { inside: 0, of: 0 }), left: Condvar::new() };
-static REGISTERED: Once = Once::new();
+static GATE: Gate = Gate { state: Mutex::new(State { inside: 0, closed: false }), left: Condvar::new() };
+/// The process whose threads go in. A forked child has none of them.
+static PROCESS: OnceLock<u32> = OnceLock::new();
 
 struct Gate {
     state: Mutex<State>,
@@ -18,8 +19,8 @@ struct Gate {
 
 struct State {
     inside: usize,
-    /// The process that is leaving; 0: none.
-    of: u32,
+    /// The process is leaving.
+    closed: bool,
 }
 
 /// One that is in the driver.
@@ -27,16 +28,21 @@ struct State {
 #[must_use = "the process waits for this at its end"]
 pub struct Inside(());
 
-/// Goes into the driver in the background. Does not come back where the process is leaving. To be called when the driver is
-/// loaded: what is registered first ends last.
-pub fn go_in() -> Inside {
-    REGISTERED.call_once(|| {
+/// Has the process close the gate before the driver takes itself apart. For when the driver has just become ready: what is
+/// registered first ends last.
+pub(crate) fn register() {
+    PROCESS.get_or_init(|| {
         // SAFETY: the function is there for as long as the process, takes and gives nothing, and does not unwind: it holds
         // a lock that nobody panics under. Where there is no room for it, the process ends as it would without it.
         unsafe { libc::atexit(leave) };
+        std::process::id()
     });
+}
+
+/// Goes into the driver in the background. Does not come back where the process is leaving.
+pub fn go_in() -> Inside {
     let mut state = GATE.lock();
-    while state.of == std::process::id() {
+    while state.closed {
         drop(state);
         std::thread::park();
         state = GATE.lock();
@@ -58,12 +64,12 @@ impl Gate {
     }
 }
 
-/// The process is leaving. A forked child has none of the threads that were inside.
+/// The process is leaving. In a forked child the lock may have been taken along, and nobody is there to give it back.
 extern "C" fn leave() {
-    let Ok(mut state) = GATE.state.try_lock() else {
-        // Held for a moment, or for good in a forked child.
+    if PROCESS.get() != Some(&std::process::id()) {
         return;
-    };
-    state.of = std::process::id();
+    }
+    let mut state = GATE.lock();
+    state.closed = true;
     let _ = GATE.left.wait_timeout_while(state, PATIENCE, |state| state.inside > 0);
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use crate::calls::{Calls, call};
 use crate::context::ContextRef;
 use crate::device::Device;
+use crate::leaving;
 use crate::status::{CudaError, Status};
 use gpu_handoff_protocol::DeviceUuid;
 
@@ -164,7 +165,7 @@ impl Driver {
         if driver.device_count().map_err(LoadError::Init)? == 0 {
             return Err(LoadError::NoDevice);
         }
-        READY.get_or_init(|| ());
+        READY.get_or_init(leaving::register);
         Ok(driver)
     }
 
@@ -195,6 +196,11 @@ impl Driver {
     /// The context that is current on this thread, if any.
     pub fn current_context(self) -> Result<Option<ContextRef>, CudaError> {
         ContextRef::current(self)
+    }
+
+    /// The device of the context that is current on this thread.
+    pub fn current_device(self) -> Result<Device, CudaError> {
+        Device::current(self)
     }
 
     pub(crate) fn calls(self) -> &'static Calls {

@@ -74,14 +74,15 @@ impl Connection {
     ) -> Result<MutexGuard<'a, State>, Fault> {
         let awake_until = unlocked.awake_until;
         drop(unlocked);
-        let early = awake_until.map(|until| watch(socket, &mut buffer, until.min(deadline)));
+        let early =
+            awake_until.map_or(Read::Nothing, |until| watch(socket, &mut buffer, until.min(deadline)));
         let read = match early {
-            Some(Read::Nothing) | None => match wait(&[(socket.as_fd(), PollFlags::IN)], Some(deadline)) {
+            Read::Nothing => match wait(&[(socket.as_fd(), PollFlags::IN)], Some(deadline)) {
                 Ok(true) => read(socket, &mut buffer),
                 Ok(false) => Read::Nothing,
                 Err(_) => Read::Closed,
             },
-            Some(early) => early,
+            early => early,
         };
         let mut state = self.lock()?;
         state.awake_until = None;
@@ -123,10 +124,11 @@ impl Connection {
             Read::Nothing => return,
             Read::Closed => self.lose(state, End::Lost(None)),
             Read::Short(short) => state.spoil(short, &*self.sink),
+            // Whoever waits for it is awake now, and waits on.
+            Read::Packet(Ok((BrokerMessage { body: BrokerBody::Announced, .. }, _))) => {
+                state.awake_until = self.way.polls.then(|| after(limits::AWAKE));
+            }
             Read::Packet(packet) => {
-                if let Ok((BrokerMessage { body: BrokerBody::Announced, .. }, _)) = &packet {
-                    state.awake_until = self.way.polls.then(|| after(limits::AWAKE));
-                }
                 let end = match packet {
                     Ok((message, more)) => state.dispatch(message, more, &*self.sink),
                     Err(refusal) => Some(End::Unreadable(refusal)),

@@ -218,6 +218,11 @@ impl<'a> Talk<'a> {
 
     /// Until the socket is ready, unless the time is over or the connection was closed.
     fn wait_for(&self, events: PollFlags) -> Result<(), Failed> {
+        if self.wait_until(events, self.until)? { Ok(()) } else { Err(Failed::ForNow) }
+    }
+
+    /// Waits for the socket or until then; says whether it is ready. Not if the connection is closed meanwhile.
+    fn wait_until(&self, events: PollFlags, until: Instant) -> Result<bool, Failed> {
         let mut state = self.connection.lock()?;
         if state.end.is_some() {
             return Err(Failed::ForNow);
@@ -226,9 +231,9 @@ impl<'a> Talk<'a> {
         state.listener = Listener::Polls;
         drop(state);
         let on = [(self.socket.as_fd(), events), (self.connection.bell.as_fd(), PollFlags::IN)];
-        let ready = wait(&on, Some(self.until));
+        let ready = wait(&on, Some(until));
         drop(self.connection.answer_bell()?);
-        if ready? { Ok(()) } else { Err(Failed::ForNow) }
+        Ok(ready?)
     }
 
     /// What nobody asked for: news of what was restored, or that this broker does not want us.

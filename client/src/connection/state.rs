@@ -210,11 +210,8 @@ impl State {
     /// Gives a packet to whom it belongs. `Some`: the connection ends.
     pub(super) fn dispatch(&mut self, message: BrokerMessage, more: bool, sink: &dyn Sink) -> Option<End> {
         let BrokerMessage { request, body } = message;
-        match body {
-            // Whoever waits for it is awake now, and waits on.
-            BrokerBody::Announced => return None,
-            _ if request == 0 => return self.notice(body, sink),
-            _ => {}
+        if request == 0 {
+            return self.notice(body, sink);
         }
         let Some(slot) = self.slots.get_mut(&request).filter(|slot| !slot.is_spoilt()) else {
             // An answer that nobody waits for any more.

@@ -291,7 +291,9 @@ impl Line {
 
     /// Writes a word at once, whatever the application's streams do.
     pub(crate) fn write(&self, word: u32, value: u64) -> Result<(), Fault> {
-        self.signal(self.own.stream(), word, value)
+        let ptr = self.ask_for(word, value)?;
+        let _current = self.context.enter(self.driver)?;
+        Ok(ops::signal(self.driver, self.own.stream(), ptr, value)?)
     }
 
     /// Writes a word at once and gives it back: values rise, so the stream that waits for it passes whatever comes there

@@ -287,8 +287,10 @@ impl Orders {
             Task::Settle(_) => self.settle(&strong),
             Task::LeaseAgain(_, asking) => self.lease_again(&strong, *asking),
         };
-        // Perhaps the last hold on it: what is unmapped then may wait for a stream.
-        self.bin.discard(Trash::Line(strong));
+        // Where that was the last hold on it: unmapping may wait for a stream.
+        if let Some(line) = Arc::into_inner(strong) {
+            self.bin.discard(Trash::Line(Box::new(line)));
+        }
         later
     }
 

@@ -1,19 +1,20 @@
 //! Having another broker restore what this process has.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gpu_handoff_cuda::leaving::go_in;
 use gpu_handoff_protocol::codec::batches;
 use gpu_handoff_protocol::message::{BrokerBody, Claim, ClientBody, Reattached};
-use gpu_handoff_protocol::socket::wait;
 use gpu_handoff_protocol::{Code, Receipt, Refusal, limits as wire};
 use rustix::event::PollFlags;
 
 use super::{Failed, Talk, unexpected};
+use crate::again::Again;
 use crate::connection::claims::Subject;
-use crate::connection::state::Listener;
+use crate::error::Fault;
 use crate::limits;
 
 /// Something that this process has, and what proves it.
@@ -91,7 +92,7 @@ impl Talk<'_> {
                 return had.into_iter().chain(suspects).try_for_each(|it| self.lost(it.subject));
             }
             if !next.is_zero() {
-                self.pause(until.min(Instant::now() + next))?;
+                self.wait_until(PollFlags::empty(), until.min(Instant::now() + next))?;
             }
             if had.is_empty() {
                 had.extend(suspects.pop_front());
@@ -153,7 +154,7 @@ impl Talk<'_> {
             && let Some(had) = wanted.pop_front()
         {
             let again = self.connection.lock()?.claims.again(had.subject);
-            match again.map(|again| again.export()) {
+            match again.map(|again| export(&again)) {
                 Some(Ok(Some(descriptor))) => items.push((had, Some(descriptor))),
                 Some(Err(_)) if !items.is_empty() => {
                     wanted.push_front(had);
@@ -171,19 +172,10 @@ impl Talk<'_> {
         state.sweep = true;
         Ok(())
     }
+}
 
-    /// Waits, unless the connection is closed or the broker goes meanwhile.
-    fn pause(&self, until: Instant) -> Result<(), Failed> {
-        let mut state = self.connection.lock()?;
-        if state.end.is_some() {
-            return Err(Failed::ForNow);
-        }
-        state.listener = Listener::Polls;
-        drop(state);
-        let on = [(self.socket.as_fd(), PollFlags::empty()), (self.connection.bell.as_fd(), PollFlags::IN)];
-        let ready = wait(&on, Some(until));
-        drop(self.connection.answer_bell()?);
-        ready?;
-        Ok(())
-    }
+/// This thread works in the background.
+fn export(again: &Again) -> Result<Option<Arc<OwnedFd>>, Fault> {
+    let _inside = go_in();
+    again.export()
 }

@@ -24,23 +24,12 @@ pub(crate) type Leaving = (Held, Option<Ordered>, OnStream);
 /// What is dropped where it may take long.
 #[derive(Debug)]
 pub(crate) enum Trash {
-    Line(Arc<Line>),
+    Line(#[expect(dead_code, reason = "held for its drop")] Box<Line>),
     Hold(#[expect(dead_code, reason = "held for its drop")] Arc<Hold>),
     Outliving(#[expect(dead_code, reason = "held for its drop")] Outliving),
     Lease(#[expect(dead_code, reason = "held for its drop")] Box<Leaving>),
-    Mappings(Vec<Arc<Mapping>>),
-    Published(Vec<Arc<Again>>),
-}
-
-impl Trash {
-    /// Whether there is nothing to let go of.
-    pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Self::Mappings(mappings) => mappings.is_empty(),
-            Self::Published(over) => over.is_empty(),
-            _ => false,
-        }
-    }
+    Mappings(#[expect(dead_code, reason = "held for its drop")] Vec<Arc<Mapping>>),
+    Published(#[expect(dead_code, reason = "held for its drop")] Vec<Arc<Again>>),
 }
 
 /// A lease that is given back on a stream, and counts until that is done.
@@ -72,11 +61,7 @@ impl Bin {
             drop(trash);
             return;
         }
-        match &trash {
-            // Another hold on what waits here, and so not the last one, as long as nothing is taken out.
-            Trash::Line(line) if state.trash.iter().any(|it| is_of(it, line)) => drop(trash),
-            _ => state.trash.push_back(trash),
-        }
+        state.trash.push_back(trash);
         self.bell.notify_one();
     }
 
@@ -149,10 +134,6 @@ impl Drop for OnStream {
     fn drop(&mut self) {
         self.0.lock().on_streams -= 1;
     }
-}
-
-fn is_of(trash: &Trash, line: &Arc<Line>) -> bool {
-    matches!(trash, Trash::Line(other) if Arc::ptr_eq(other, line))
 }
 
 #[cfg(test)]
