@@ -12,7 +12,7 @@
 //! | what is written to the log | [`notes`] |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
@@ -36,7 +36,7 @@ pub struct Owner {
     state: Mutex<State>,
     /// Told when a deadline came that is earlier than the one that is waited for, or when the state broke.
     stirred: Notify,
-    /// Threads that wait for the state.
+    /// Threads that wait for the state to apply something.
     waiting: AtomicUsize,
 }
 
@@ -105,10 +105,9 @@ impl Owner {
     ///
     /// What ends much is applied piece by piece, and others' inputs between the pieces.
     pub fn apply(&self, caller: Option<MemberId>, input: Input) -> Notes {
-        let ends_sessions = ends_much(&input);
         let mut notes = Notes::default();
         let mut more = self.apply_piece(caller, input, &mut notes);
-        while more && ends_sessions {
+        while more {
             self.let_others_in();
             more = self.apply_piece(caller, Input::GoOn, &mut notes);
         }
@@ -125,20 +124,30 @@ impl Owner {
         }
     }
 
-    /// Whether there is more to be done of what has ended.
+    /// The state, unless it is broken. Whoever has to wait for it is counted meanwhile.
+    fn lock_to_apply(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(_)) => None,
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock();
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state.ok()
+            }
+        }
+    }
+
+    /// Whether to go on with what this ends, by [`Input::GoOn`].
     fn apply_piece(&self, caller: Option<MemberId>, input: Input, notes: &mut Notes) -> bool {
         let mut rest = Rest::default();
         let more = {
             let _end_of_all = StirIfPanicking(&self.stirred);
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            let state = self.state.lock();
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            let Ok(mut state) = state else {
+            let Some(mut state) = self.lock_to_apply() else {
                 self.stirred.notify_one();
                 return false;
             };
-            state.take(caller, input, &mut rest);
-            !state.stopped && state.registry.has_more()
+            state.take(caller, input, &mut rest)
         };
         for lane in rest.wake {
             lane.wake();
@@ -194,10 +203,10 @@ impl Drop for StirIfPanicking<'_> {
 }
 
 impl State {
-    /// Everything that happens under the lock.
-    fn take(&mut self, caller: Option<MemberId>, input: Input, rest: &mut Rest) {
+    /// Everything that happens under the lock. Gives whether to go on with what this ends.
+    fn take(&mut self, caller: Option<MemberId>, input: Input, rest: &mut Rest) -> bool {
         if self.stopped {
-            return;
+            return false;
         }
         let (mut ended, mut left) = (None, None);
         match &input {
@@ -232,6 +241,7 @@ impl State {
             // Others that come before the time is kept anew need not tell it again.
             self.due = next;
         }
+        ends_much && self.registry.has_more()
     }
 
     fn write_down(&mut self) {

@@ -188,7 +188,6 @@ impl Registry {
 
     /// Answers an acquire with what is there now; what is not there is refused with `missing`.
     fn settle(&mut self, importer: Importer, request: RequestId, items: &[Wanted], missing: Code) {
-        self.unname_leaving_of(importer.session, items);
         let outcomes = items.iter().map(|item| self.acquire_one(importer, item, missing)).collect();
         self.reply(importer.session, request, BrokerBody::Acquired(outcomes));
     }
@@ -347,11 +346,9 @@ impl Registry {
 
     /// Ends a wait (answered `WAIT_TIMEOUT`) or a watch.
     pub(super) fn cancel(&mut self, session: SessionId, target: RequestId) {
-        if let Some(waiting) = self.waits.remove((session, target)) {
-            self.close_request(session, target);
-            let importer = Importer { session, device: waiting.device };
-            self.settle(importer, target, &waiting.items, Code::WaitTimeout);
-        } else if !self.end_set_wait((session, target), Code::WaitTimeout) && self.unwatch(session, target) {
+        let key = (session, target);
+        let waited = self.end_wait(key, Code::WaitTimeout) || self.end_set_wait(key, Code::WaitTimeout);
+        if !waited && self.unwatch(session, target) {
             self.close_request(session, target);
             self.reply(session, target, BrokerBody::Cancelled);
         }
@@ -367,9 +364,10 @@ impl Registry {
         }
     }
 
-    pub(super) fn settle_waits_for_new_buffers(&mut self) {
+    /// Looks again at those that wait for something which has been stirred, sets included.
+    pub(super) fn settle_stirred_waits(&mut self) {
         for key in std::mem::take(&mut self.waits.stirred) {
-            if self.is_taking_apart() {
+            if self.has_more() {
                 let items = self.waits.waiting.get(&key).map(|waiting| waiting.items.clone());
                 self.unname_leaving_of(key.0, &items.unwrap_or_default());
             }
@@ -379,6 +377,7 @@ impl Registry {
                 self.end_wait(key, Code::NotFound);
             }
         }
+        self.settle_stirred_set_waits();
     }
 
     pub(super) fn expire_waits(&mut self, now: Instant) {
@@ -387,12 +386,14 @@ impl Registry {
         }
     }
 
-    fn end_wait(&mut self, key: Key, missing: Code) {
+    /// Ends a wait; whether there was one.
+    fn end_wait(&mut self, key: Key, missing: Code) -> bool {
         let (session, request) = key;
-        if let Some(waiting) = self.waits.remove(key) {
-            self.close_request(session, request);
-            let importer = Importer { session, device: waiting.device };
-            self.settle(importer, request, &waiting.items, missing);
-        }
+        let Some(waiting) = self.waits.remove(key) else { return false };
+        self.close_request(session, request);
+        self.unname_leaving_of(session, &waiting.items);
+        let importer = Importer { session, device: waiting.device };
+        self.settle(importer, request, &waiting.items, missing);
+        true
     }
 }

@@ -45,8 +45,7 @@ impl Registry {
         let outcomes =
             items.into_iter().map(|item| item.and_then(|shown| self.offer_one(member, shown, now))).collect();
         self.effects.push(Effect::Offered(member, token, outcomes));
-        self.settle_waits_for_new_buffers();
-        self.settle_stirred_set_waits();
+        self.settle_stirred_waits();
     }
 
     fn offer_one(&mut self, member: MemberId, shown: Shown, now: Instant) -> Result<(), Refusal> {
@@ -90,8 +89,7 @@ impl Registry {
         for id in owned {
             self.tell_seats(id, session);
         }
-        self.settle_waits_for_new_buffers();
-        self.settle_stirred_set_waits();
+        self.settle_stirred_waits();
     }
 
     /// `told`: ended buffers whose leases were restored, to be told of after the answer.
@@ -315,7 +313,7 @@ impl Registry {
             return Err(self.no_such_lease(lease));
         }
         if let Err(refusal) = self.may_still_lease(session, receipt) {
-            self.forbid_lease(lease);
+            self.end_expected_lease(lease);
             return Err(refusal);
         }
         if !self.buffers.contains_key(&id) {

@@ -123,7 +123,7 @@ impl Registry {
             self.end_expected_buffer(id, reason, now);
         }
         self.waits.stir_restoring();
-        self.settle_waits_for_new_buffers();
+        self.settle_stirred_waits();
         self.settle_restoring_set_waits();
     }
 

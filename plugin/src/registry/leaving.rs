@@ -11,19 +11,32 @@ use super::{Buffer, MemberId, Registry, SessionId};
 use crate::limits;
 
 impl Registry {
-    /// Ends some of what ended sessions had.
+    /// Ends some of what ended sessions had, [`limits::ENDINGS_AT_A_TIME`] leases and buffers at most.
     pub(super) fn take_apart(&mut self, now: Instant) {
-        for _ in 0..limits::ENDINGS_AT_A_TIME {
-            let Some(leaving) = self.leaving.front_mut() else { return };
+        let mut steps = limits::ENDINGS_AT_A_TIME;
+        while let Some(leaving) = self.leaving.front_mut() {
+            if leaving.leases.is_empty() && leaving.published.is_empty() {
+                self.leaving.pop_front();
+                continue;
+            }
+            if steps == 0 {
+                return;
+            }
+            steps -= 1;
             let (member, reason) = (leaving.member, leaving.reason);
             if let Some(lease) = leaving.leases.pop_first() {
                 self.end_lease(lease, member, SeatEnd::Died);
             } else if let Some(id) = leaving.published.pop_first() {
                 self.end_buffer(id, reason, None, now);
-            } else {
-                self.leaving.pop_front();
             }
         }
+    }
+
+    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn): mostly there is
+    /// nothing.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// Why a buffer is about to end, whose owner has ended already.
@@ -35,12 +48,7 @@ impl Registry {
 
     /// The same of one that is known by its id.
     pub(super) fn is_leaving(&self, id: BufferId) -> bool {
-        self.is_taking_apart() && self.buffers.get(&id).is_some_and(|b| self.is_about_to_end(b).is_some())
-    }
-
-    /// Whether there may be what is about to end: mostly there is nothing.
-    pub(super) fn is_taking_apart(&self) -> bool {
-        !self.leaving.is_empty()
+        self.has_more() && self.buffers.get(&id).is_some_and(|b| self.is_about_to_end(b).is_some())
     }
 
     /// Takes those versions of a name out that are about to end, newest first, down to one that is not: each once, so that
@@ -60,15 +68,12 @@ impl Registry {
         }
     }
 
-    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn).
-    #[must_use]
-    pub fn has_more(&self) -> bool {
-        self.leaving.iter().any(|l| !(l.leases.is_empty() && l.published.is_empty()))
-    }
-
     /// Before these are looked for: what is about to end is not to be found by its name.
     pub(super) fn unname_leaving_of(&mut self, session: SessionId, items: &[Wanted]) {
-        let Some(group) = self.group_of(session).filter(|_| self.is_taking_apart()).cloned() else { return };
+        if !self.has_more() {
+            return;
+        }
+        let Some(group) = self.group_of(session).cloned() else { return };
         names(items).for_each(|name| self.unname_leaving(&group, name));
     }
 }

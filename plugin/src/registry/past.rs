@@ -65,8 +65,6 @@ impl Past {
 pub(super) struct Awaited {
     /// Until when.
     pub(super) until: Instant,
-    /// Until when offers may move that.
-    latest: Instant,
     /// Its sidecar has offered all that it has.
     offered: bool,
     /// Buffers that take leases and are not there yet.
@@ -81,9 +79,9 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    fn new(until: Instant, latest: Instant) -> Self {
+    fn new(until: Instant) -> Self {
         let (buffers, leases, holders) = (HashSet::new(), HashSet::new(), BTreeMap::new());
-        Self { until, latest, offered: false, buffers, checked: HashMap::new(), leases, holders }
+        Self { until, offered: false, buffers, checked: HashMap::new(), leases, holders }
     }
 
     fn is_over(&self) -> bool {
@@ -99,7 +97,7 @@ impl Awaited {
 
     /// Takes out what is not waited for any longer.
     fn take_overdue(&mut self, now: Instant) -> Self {
-        let mut overdue = Self::new(self.until, self.latest);
+        let mut overdue = Self::new(self.until);
         if self.until > now {
             return overdue;
         }
@@ -116,7 +114,7 @@ impl Awaited {
 }
 
 /// All that is expected.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Expected {
     /// Buffers that are not there yet, and those whose end only waits for leases that nobody has claimed yet.
     pub(super) buffers: HashMap<BufferId, AliveBuffer>,
@@ -124,8 +122,8 @@ pub(super) struct Expected {
     /// The expected leases of each buffer.
     pub(super) leases_of: HashMap<BufferId, BTreeSet<LeaseId>>,
     pub(super) members: HashMap<Tag, Awaited>,
-    /// Until when offers may move deadlines; `None`: nothing was found.
-    latest: Option<Instant>,
+    /// Until when offers may move deadlines.
+    latest: Instant,
     /// Expected buffers that take leases, by group and name, then version. A set has many of one.
     names: HashMap<(Tag, Tag), BTreeSet<(u64, BufferId)>>,
     /// Buffers that ended, by group, until the group has a member.
@@ -139,8 +137,17 @@ impl Expected {
     /// Expects what was found, and says what of it has no ground to stand on and is over at once.
     pub(super) fn new(found: Found, now: Instant) -> (Self, Vec<Record>) {
         let until = now + limits::SIDECAR_PATIENCE + limits::REATTACH_TIME;
-        let latest = Some(now + limits::OFFERING_TIME);
-        let mut this = Self { generations: found.alive.generations, latest, ..Self::default() };
+        let mut this = Self {
+            buffers: HashMap::new(),
+            leases: HashMap::new(),
+            leases_of: HashMap::new(),
+            members: HashMap::new(),
+            latest: now + limits::OFFERING_TIME,
+            names: HashMap::new(),
+            ended: HashMap::new(),
+            generations: found.alive.generations,
+            reserved: Reserved::default(),
+        };
         let mut over: Vec<Record> =
             found.left.into_iter().map(|lease| Record::LeaseEnded { lease }).collect();
         for (id, group, reason) in found.alive.ended {
@@ -177,8 +184,7 @@ impl Expected {
     }
 
     fn await_of(&mut self, member: Tag, until: Instant) -> &mut Awaited {
-        let latest = self.latest.unwrap_or(until);
-        self.members.entry(member).or_insert_with(|| Awaited::new(until, latest))
+        self.members.entry(member).or_insert_with(|| Awaited::new(until))
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -207,7 +213,7 @@ impl Expected {
     /// The sidecar offers something that is being checked; what that brings is to have its time, too.
     pub(super) fn offering(&mut self, member: Tag, now: Instant) {
         if let Some(awaited) = self.members.get_mut(&member).filter(|m| !m.offered) {
-            let until = (now + limits::OFFER_TIME + limits::REATTACH_TIME).min(awaited.latest);
+            let until = (now + limits::OFFER_TIME + limits::REATTACH_TIME).min(self.latest);
             awaited.until = awaited.until.max(until);
         }
     }
@@ -216,7 +222,7 @@ impl Expected {
     /// not for ever.
     pub(super) fn checking(&mut self, member: Tag, ids: &[BufferId], now: Instant) {
         let Some(awaited) = self.members.get_mut(&member) else { return };
-        let until = (now + limits::OFFER_TIME).min(awaited.latest);
+        let until = (now + limits::OFFER_TIME).min(self.latest);
         for id in ids.iter().filter(|id| awaited.buffers.contains(*id)) {
             awaited.checked.insert(*id, until);
         }

@@ -23,7 +23,7 @@ impl Registry {
             items.into_iter().map(|item| item.and_then(|vetted| self.publish_one(session, vetted))).collect();
         self.reply(session, request, BrokerBody::Published(outcomes));
         // Told after the answer, so that a publisher knows its own buffer before it hears of it.
-        self.settle_waits_for_new_buffers();
+        self.settle_stirred_waits();
     }
 
     fn publish_one(&mut self, session: SessionId, vetted: Vetted) -> Result<PublishedAs, Refusal> {
@@ -32,7 +32,7 @@ impl Registry {
         };
         let outcome = self.admit(session, member, &vetted).and_then(|owner| {
             let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-            if self.is_taking_apart() {
+            if self.has_more() {
                 self.unname_leaving(&group, &vetted.publication.facts.name);
             }
             self.name_is_free(&group, &vetted.publication.facts.name, member)?;
@@ -64,12 +64,7 @@ impl Registry {
         let Some(m) = self.members.get(&member) else { return Err(Refusal::new(Code::ShuttingDown)) };
         let facts = &vetted.publication.facts;
         check_range(facts.offset, facts.size, facts.allocation_size)?;
-        if let Some(held) = &m.facts.devices
-            && !held.contains(&facts.device)
-        {
-            let wanted = format!("one that pod {} holds: {}", m.facts.pod, list(held));
-            return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
-        }
+        m.check_holds(facts.device)?;
         self.policy.may_publish(&self.held_by(m), facts)?;
         self.check_order(session, facts)?;
         self.has_room_for(&vetted.publication.carrier, self.descriptors_held())?;

@@ -47,6 +47,19 @@ impl Topology {
     }
 }
 
+impl Member {
+    /// Whether the pod may use this device.
+    pub(super) fn check_holds(&self, device: DeviceUuid) -> Result<(), Refusal> {
+        match &self.facts.devices {
+            Some(held) if !held.contains(&device) => {
+                let wanted = format!("one that pod {} holds: {}", self.facts.pod, list(held));
+                Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, device))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Registry {
     /// Whether a process of `member` can map memory of the device `of`, on the device `on` if it says that, else on any
     /// that its pod holds.
@@ -57,13 +70,11 @@ impl Registry {
         on: Option<DeviceUuid>,
         of: DeviceUuid,
     ) -> Result<(), Refusal> {
-        let held = member.facts.devices.as_deref();
-        let candidates = match (&on, held) {
-            (Some(on), Some(held)) if !held.contains(on) => {
-                let wanted = format!("one that pod {} holds: {}", member.facts.pod, list(held));
-                return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, on));
+        let candidates = match (&on, member.facts.devices.as_deref()) {
+            (Some(on), _) => {
+                member.check_holds(*on)?;
+                std::slice::from_ref(on)
             }
-            (Some(on), _) => std::slice::from_ref(on),
             (None, Some(held)) => held,
             // All of the node's, so this one too.
             (None, None) => return Ok(()),

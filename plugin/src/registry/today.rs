@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use gpu_handoff_protocol::message::EndReason;
 use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt};
-use gpu_handoff_protocol::{Code, GroupKey, LeaseId, Refusal};
+use gpu_handoff_protocol::{Code, GroupKey, Refusal};
 
-use super::publish::list;
 use super::{Member, MemberId, Registry, SessionId};
 
 impl Registry {
@@ -16,12 +15,7 @@ impl Registry {
         let m = self.members.get(&member).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
         self.is_of_todays_group(m, &receipt.group)?;
         let facts = &receipt.info.facts;
-        if let Some(held) = &m.facts.devices
-            && !held.contains(&facts.device)
-        {
-            let wanted = format!("one that pod {} holds: {}", m.facts.pod, list(held));
-            return Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, facts.device));
-        }
+        m.check_holds(facts.device)?;
         let mut others = m.usage;
         if self.buffers.get(&receipt.info.id).is_some_and(|b| b.member == member) {
             // It is counted already, since one of its leases was claimed.
@@ -57,10 +51,5 @@ impl Registry {
             Some(set) => self.set_waits.stir(&receipt.group, &set.name),
             None => self.waits.name_stirred(&receipt.group, &receipt.info.facts.name),
         }
-    }
-
-    /// A lease that is not allowed any more ends.
-    pub(super) fn forbid_lease(&mut self, lease: LeaseId) {
-        self.end_expected_lease(lease);
     }
 }
