@@ -259,11 +259,7 @@ impl Inspector {
             Ok(outcome) => outcome?.map_err(not_ready),
             Err(_elapsed) => {
                 let wanted = format!("ready within {:?}", limits::WORKER_WAIT_TIME);
-                Err(not_ready(NotReady {
-                    wanted,
-                    found: "no word of one".to_owned(),
-                    code: Code::WorkerFailed,
-                }))
+                Err(not_ready(NotReady::failed(wanted, "no word of one")))
             }
         }
     }

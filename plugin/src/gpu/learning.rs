@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
+use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{Code, DeviceUuid};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -45,11 +45,10 @@ impl Learning {
         let known = match &self.failed {
             _ if gpus.are_all_known() => Some(Ok(())),
             Some((at, why)) if at.elapsed() < limits::WORKER_PAUSE => Some(Err(why.clone())),
-            _ if self.askers.len() >= limits::GPU_ASKERS => Some(Err(NotReady {
-                wanted: format!("fewer than {} that wait for the driver", limits::GPU_ASKERS),
-                found: self.askers.len().to_string(),
-                code: Code::WorkerFailed,
-            })),
+            _ if self.askers.len() >= limits::GPU_ASKERS => {
+                let wanted = format!("fewer than {} that wait for the driver", limits::GPU_ASKERS);
+                Some(Err(NotReady::failed(wanted, self.askers.len().to_string())))
+            }
             _ => None,
         };
         if let Some(outcome) = known {
@@ -66,11 +65,7 @@ impl Learning {
     /// Comes back when the driver has been asked; `None`: it is not being asked.
     pub(super) async fn done(&mut self) -> Option<Learned> {
         let broken_off = |_| Learned {
-            outcome: Err(NotReady {
-                wanted: "named by the driver".to_owned(),
-                found: "broken off".to_owned(),
-                code: Code::WorkerFailed,
-            }),
+            outcome: Err(NotReady::failed("named by the driver", "broken off")),
             process: None,
         };
         self.task.join_next().await.map(|learned| learned.unwrap_or_else(broken_off))
@@ -126,9 +121,5 @@ async fn first_word(
         Ok(_) => "it died".to_owned(),
         Err(why) => why.to_owned(),
     };
-    Err(NotReady {
-        wanted: format!("ready within {:?}", limits::WORKER_START_TIME),
-        found,
-        code: Code::WorkerFailed,
-    })
+    Err(NotReady::not_in_time(found))
 }

@@ -137,12 +137,7 @@ impl Supervisor {
     /// A worker that is ready. Whoever asks meanwhile joins the askers.
     async fn start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if let Some((at, not_ready)) = &self.history.failed
-            && at.elapsed()
-                < if not_ready.code == Code::DeviceMismatch {
-                    limits::ABSENT_GPU_PAUSE
-                } else {
-                    limits::WORKER_PAUSE
-                }
+            && at.elapsed() < not_ready.pause()
         {
             return Err(not_ready.clone());
         }
@@ -160,11 +155,7 @@ impl Supervisor {
     async fn try_start(&mut self, askers: &mut Vec<Asker>) -> Result<Ready, NotReady> {
         if self.history.ending.len() >= limits::WORKERS_ENDING {
             let wanted = format!("fewer than {} killed ones that have not ended", limits::WORKERS_ENDING);
-            return Err(NotReady {
-                wanted,
-                found: self.history.ending.len().to_string(),
-                code: Code::WorkerFailed,
-            });
+            return Err(NotReady::failed(wanted, self.history.ending.len().to_string()));
         }
         self.history.started += 1;
         let started = self.starter.start(Some(self.gpu)).await;
@@ -187,19 +178,16 @@ impl Supervisor {
 
     /// A GPU that the driver does not show, and that a configuration alone names, is not there.
     fn not_ready(&self, why: String, sees_no_gpu: bool) -> NotReady {
-        if sees_no_gpu && self.gpus.is_given_alone(self.gpu) {
+        if !sees_no_gpu {
+            return NotReady::not_in_time(why);
+        }
+        let (found, code) = if self.gpus.is_given_alone(self.gpu) {
             let found = format!("named in the configuration, and the driver does not show it ({why})");
-            return NotReady { wanted: self.gpu.to_string(), found, code: Code::DeviceMismatch };
-        }
-        if sees_no_gpu {
-            let found = format!("not shown by the driver ({why})");
-            return NotReady { wanted: self.gpu.to_string(), found, code: Code::GpuLost };
-        }
-        NotReady {
-            wanted: format!("ready within {:?}", limits::WORKER_START_TIME),
-            found: why,
-            code: Code::WorkerFailed,
-        }
+            (found, Code::DeviceMismatch)
+        } else {
+            (format!("not shown by the driver ({why})"), Code::GpuLost)
+        };
+        NotReady { wanted: self.gpu.to_string(), found, code }
     }
 
     async fn first_word(
@@ -335,7 +323,7 @@ fn log_end(pid: u32, why: &str, ended: Result<(Ending, String), AskError>) {
 }
 
 pub(super) fn not_started(error: &dyn std::error::Error) -> NotReady {
-    NotReady { wanted: "started".to_owned(), found: chain(error), code: Code::WorkerFailed }
+    NotReady::failed("started", chain(error))
 }
 
 fn answer(askers: Vec<Asker>, outcome: &Result<Arc<Link>, NotReady>) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use gpu_handoff_protocol::{Code, DeviceUuid};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -24,6 +25,26 @@ pub(super) struct NotReady {
     /// `DEVICE_MISMATCH`: the node does not have this GPU, though somebody's configuration says so; `GPU_LOST`: the node has it,
     /// and the driver does not show it; else `GPU_WORKER_FAILED`.
     pub(super) code: Code,
+}
+
+impl NotReady {
+    /// It failed, whatever there is of its GPU.
+    pub(super) fn failed(wanted: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { wanted: wanted.into(), found: found.into(), code: Code::WorkerFailed }
+    }
+
+    /// This was so where it should have been ready.
+    pub(super) fn not_in_time(found: String) -> Self {
+        Self::failed(format!("ready within {:?}", limits::WORKER_START_TIME), found)
+    }
+
+    /// For how long it is not tried again.
+    pub(super) fn pause(&self) -> Duration {
+        match self.code {
+            Code::DeviceMismatch => limits::ABSENT_GPU_PAUSE,
+            _ => limits::WORKER_PAUSE,
+        }
+    }
 }
 
 /// Who waits for the road to a worker.
@@ -52,10 +73,11 @@ pub(super) enum Need {
 /// The GPUs of this node. Clones are the same list.
 #[derive(Debug, Clone)]
 pub struct Gpus {
-    /// Those that are known without the driver.
+    /// Those that are known without the driver: the node's, then those that a configuration names and nothing else, which are
+    /// instances of a node's GPUs, or mistakes.
     told: Arc<[DeviceUuid]>,
-    /// Those of them that a configuration names and nothing else: instances of a node's GPUs, or mistakes.
-    given: Arc<[DeviceUuid]>,
+    /// How many of them are the node's.
+    of_node: usize,
     /// Those that the driver names when it is asked, for one that is not among the others.
     named: Arc<OnceLock<Vec<DeviceUuid>>>,
 }
@@ -72,12 +94,13 @@ impl Gpus {
         add_new(&mut told, of_node);
         let of_node = told.len();
         add_new(&mut told, given);
-        Self { given: told[of_node..].into(), told: told.into(), named: Arc::default() }
+        Self { told: told.into(), of_node, named: Arc::default() }
     }
 
     /// Whether nobody but a configuration knows of this one.
     pub(super) fn is_given_alone(&self, gpu: DeviceUuid) -> bool {
-        self.given.contains(&gpu) && !self.named.get().is_some_and(|named| named.contains(&gpu))
+        self.told[self.of_node..].contains(&gpu)
+            && !self.named.get().is_some_and(|named| named.contains(&gpu))
     }
 
     /// All that are known.

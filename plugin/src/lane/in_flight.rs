@@ -52,16 +52,11 @@ impl InFlight {
 
     /// Refuses to promise further ones, while so many wait to be sent.
     pub(super) fn check(&self, waiting: usize) -> Result<(), Refusal> {
-        if self.count.get() + waiting >= self.limit {
-            self.settle();
+        if self.has_room(waiting + 1) {
+            return Ok(());
         }
-        match self.count.get() + waiting {
-            found if found < self.limit => Ok(()),
-            found => {
-                let wanted = format!("fewer than {}", self.limit);
-                Err(Refusal::new(Code::QuotaInFlight).compared_with("unread descriptors", wanted, found))
-            }
-        }
+        let (wanted, found) = (format!("fewer than {}", self.limit), self.count.get() + waiting);
+        Err(Refusal::new(Code::QuotaInFlight).compared_with("unread descriptors", wanted, found))
     }
 
     /// Waits until further ones may be promised, but not for long.

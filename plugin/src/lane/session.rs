@@ -369,29 +369,24 @@ impl Session<'_> {
                 return None;
             }
         };
-        let mut ask = Some(ask);
-        if let Some(waiting) = self.wait_for_room(&mut ask) {
-            return Some((request, waiting));
+        let wants_descriptors = matches!(ask, Ask::Acquire { .. } | Ask::AcquireSet { .. });
+        let Context { in_flight, outboxes, .. } = self.context;
+        if wants_descriptors && in_flight.check(outboxes.descriptors()).is_err() {
+            return Some((request, self.wait_for_room(ask)));
         }
-        ask.into_iter().for_each(|ask| self.tell(Input::Ask(self.id, request, ask)));
+        self.tell(Input::Ask(self.id, request, ask));
         None
     }
 
-    /// Waits for room in flight, where a request for descriptors finds none.
-    fn wait_for_room(&self, ask: &mut Option<Ask>) -> Option<Vetting> {
-        let (in_flight, waiting) = (&self.context.in_flight, &self.context.outboxes);
-        match ask {
-            Some(Ask::Acquire { .. } | Ask::AcquireSet { .. }) => {}
-            _ => return None,
-        }
-        in_flight.check(waiting.descriptors()).err()?;
-        let (in_flight, waiting, ask) = (Rc::clone(in_flight), waiting.clone(), ask.take()?);
-        Some(Box::pin(async move {
+    /// Waits for room in flight before a request for descriptors is passed on.
+    fn wait_for_room(&self, ask: Ask) -> Vetting {
+        let (in_flight, waiting) = (Rc::clone(&self.context.in_flight), self.context.outboxes.clone());
+        Box::pin(async move {
             match in_flight.room(&waiting).await {
                 Ok(()) => Ok(ask),
                 Err(refusal) => Err(too_many_in_flight(&ask, &refusal)),
             }
-        }))
+        })
     }
 
     fn tell(&self, input: Input) {

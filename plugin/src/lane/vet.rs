@@ -83,9 +83,19 @@ impl Desk {
             // The items are closed in the lane, wherever this is called.
             let _ = asker.send((0..count).map(|_| Err(refusal.clone())).collect());
         };
-        match (Arc::clone(&self.room).try_acquire_many_owned(own), without_room) {
-            (Ok(undecided), _) => {
+        let room = Arc::clone(&self.room);
+        let undecided = Arc::clone(&room).try_acquire_many_owned(own).map_err(|_| self.no_room(own));
+        match (undecided, without_room) {
+            (Err(refusal), WithoutRoom::Refused) => refuse(asker, &refusal),
+            (undecided, _) => {
                 let mut vetting = Box::pin(async move {
+                    let undecided = match undecided {
+                        Ok(undecided) => undecided,
+                        Err(refusal) => match wait_for_room(room, own, &mut asker).await {
+                            Some(undecided) => undecided,
+                            None => return refuse(asker, &refusal),
+                        },
+                    };
                     publications(items, boot, &inspector, &turns, asker).await;
                     drop(undecided);
                 });
@@ -93,19 +103,6 @@ impl Desk {
                 if vetting.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
                     tasks.spawn_local(vetting);
                 }
-            }
-            (Err(_), WithoutRoom::Refused) => refuse(asker, &self.no_room(own)),
-            (Err(_), WithoutRoom::Waits) => {
-                let (room, refusal) = (Arc::clone(&self.room), self.no_room(own));
-                drop(tasks.spawn_local(async move {
-                    match wait_for_room(room, own, &mut asker).await {
-                        Some(undecided) => {
-                            publications(items, boot, &inspector, &turns, asker).await;
-                            drop(undecided);
-                        }
-                        None => refuse(asker, &refusal),
-                    }
-                }));
             }
         }
         async move { answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(broken_off())).collect()) }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
@@ -21,16 +22,16 @@ pub(super) type Looked = (u64, Result<Vec<DeviceUuid>, String>);
 /// Looks that are under way.
 #[derive(Debug)]
 pub(super) struct Looks {
-    /// For each slot: each thread has a copy of its own.
-    under_way: HashMap<SlotId, Arc<()>>,
+    /// For each slot its room, of which each thread takes some.
+    room: HashMap<SlotId, Arc<Semaphore>>,
     waited_for: JoinSet<Looked>,
 }
 
 impl Looks {
     /// None yet, for these slots.
     pub(super) fn new(slots: impl IntoIterator<Item = SlotId>) -> Self {
-        let under_way = slots.into_iter().map(|slot| (slot, Arc::default())).collect();
-        Self { under_way, waited_for: JoinSet::new() }
+        let room = |slot| (slot, Arc::new(Semaphore::new(limits::LOOKS_OF_MEMBER)));
+        Self { room: slots.into_iter().map(room).collect(), waited_for: JoinSet::new() }
     }
 
     /// Begins one for the command `id`. Gives the answer where there will be no other.
@@ -41,12 +42,11 @@ impl Looks {
         look: impl FnOnce() -> std::io::Result<Vec<DeviceUuid>> + Send + 'static,
     ) -> Option<Looked> {
         let refused = || Some((id, Err(NOT_LOOKED_AT.to_owned())));
-        let Some(of_slot) = self.under_way.get(slot) else { return refused() };
-        if Arc::strong_count(of_slot) > limits::LOOKS_OF_MEMBER {
+        let Some(of_slot) = self.room.get(slot) else { return refused() };
+        let Ok(own) = Arc::clone(of_slot).try_acquire_owned() else {
             warn!(%slot, "looks at the pod's processes have not come back: no more of them are begun");
             return refused();
-        }
-        let own = Arc::clone(of_slot);
+        };
         let looking = tokio::task::spawn_blocking(move || {
             let found = look();
             drop(own);
