@@ -25,7 +25,6 @@ pub(crate) struct Inventory {
     machine: Machine,
     devices: Vec<Device>,
     visible: Vec<usize>,
-    named_twice: bool,
     /// Device nodes of the GPUs in use, by minor number: open as long as the process uses CUDA.
     nodes: Mutex<BTreeMap<usize, OwnedFd>>,
 }
@@ -46,7 +45,7 @@ impl Inventory {
         machine: Machine,
         list: Option<&str>,
         lost: impl Fn(usize) -> bool,
-    ) -> Self {
+    ) -> std::result::Result<Self, NamedTwice> {
         let devices = machine.devices();
         let mut nodes: BTreeMap<_, _> = (0..machine.gpus)
             .filter(|&minor| !lost(minor))
@@ -54,15 +53,9 @@ impl Inventory {
             .collect();
         let there: Vec<usize> =
             (0..devices.len()).filter(|&index| nodes.contains_key(&devices[index].minor)).collect();
-        let (visible, named_twice) =
-            visible(&devices, &there, list).map_or_else(|NamedTwice| (Vec::new(), true), |v| (v, false));
+        let visible = visible(&devices, &there, list)?;
         nodes.retain(|minor, _| visible.iter().any(|&index| devices[index].minor == *minor));
-        Self { machine, devices, visible, named_twice, nodes: Mutex::new(nodes) }
-    }
-
-    /// Whether the variable names a device twice, which leaves none.
-    pub(crate) const fn is_named_twice(&self) -> bool {
-        self.named_twice
+        Ok(Self { machine, devices, visible, nodes: Mutex::new(nodes) })
     }
 
     pub(crate) const fn count(&self) -> usize {
@@ -179,7 +172,7 @@ fn visible(
 
 /// A list of devices has one of them twice.
 #[derive(Debug, PartialEq, Eq)]
-struct NamedTwice;
+pub(crate) struct NamedTwice;
 
 /// The devices of a list of ordinals or of (abbreviated) UUIDs: whichever the first entry is. As the vendor documents it, the first
 /// entry that names none ends the list; so does one of the other kind.

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::address_space::AddressSpace;
 use crate::config::Config;
 use crate::context::{self, Contexts};
-use crate::device::Inventory;
+use crate::device::{Inventory, NamedTwice};
 use crate::error::{CuResult, Result};
 use crate::event::Event;
 use crate::faults;
 use crate::header::{Header, Kind};
 use crate::ledger::{Armed, Ledger};
 use crate::legacy::Blocks;
+use crate::machine::Machine;
 use crate::measured;
 use crate::pool::Pool;
 use crate::process::ProcessRecord;
@@ -82,14 +83,12 @@ pub(crate) fn driver() -> Result<&'static Driver> {
     DRIVER.get().ok_or(CuResult::ERROR_NOT_INITIALIZED)
 }
 
-/// Makes the machine if this is its first process, and finds what this process sees of it.
-fn look_around(dir: &Rendezvous, config: &Config) -> std::io::Result<(Inventory, Armed)> {
+/// The machine, which its first process makes, and the faults that are armed in it.
+fn look_around(dir: &Rendezvous, config: &Config) -> std::io::Result<(Machine, Armed)> {
     let ledger = Ledger::lock(dir.root(), dir.file_mode())?;
     ledger.save()?;
     let machine = tree::machine(dir, |machine| machine.with(config))?;
-    let armed = ledger.armed()?;
-    drop(ledger);
-    Ok((Inventory::new(dir, machine, config.visible.as_deref(), faults::is_lost), armed))
+    Ok((machine, ledger.armed()?))
 }
 
 fn watch_for_fork() {
@@ -120,10 +119,9 @@ fn tidy_at_exit() {
 impl Driver {
     fn new(config: &Config) -> Result<Self> {
         let dir = Rendezvous::create(&config.dir, config.default_dir).map_err(|_| measured::NO_DIRECTORY)?;
-        let (devices, armed) = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
-        if devices.is_named_twice() {
-            return Err(measured::NAMED_TWICE);
-        }
+        let (machine, armed) = look_around(&dir, config).map_err(|_| measured::NO_DIRECTORY)?;
+        let devices = Inventory::new(&dir, machine, config.visible.as_deref(), faults::is_lost)
+            .map_err(|NamedTwice| measured::NAMED_TWICE)?;
         if devices.count() == 0 {
             return Err(measured::NO_VISIBLE_GPU);
         }
