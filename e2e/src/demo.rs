@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu_handoff_simcuda::dump::{Dump, wait_until};
+use gpu_handoff_sys::processes::children;
 
 use crate::agent::{Answer, Command, MemoryKind, now_ns};
 use crate::app::App;
@@ -258,7 +259,7 @@ impl Scene {
         pids.push(node.plugin_pid());
         let slot = node.slot("producer").join("slot.sock");
         // The broker, and the GPU worker.
-        let started = children(node.plugin_pid());
+        let started = children(node.plugin_pid())?;
         node.stop()?;
         pids.extend(started);
         let alive = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
@@ -273,11 +274,6 @@ const WORKER_DESCRIPTORS: usize = 2;
 fn free(device: &Path) -> anyhow::Result<Dump> {
     let deadline = Instant::now() + Duration::from_secs(5);
     Ok(wait_until(device, deadline, |dump| dump.used() == 0).or_else(|_| Dump::read(device))?)
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|n| n.parse().ok()).collect()
 }
 
 fn to_ms(later: u64, earlier: u64) -> f64 {

@@ -5,25 +5,33 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gpu_handoff_sys::processes::children;
 use rustix::process::Resource;
 
 /// A process and all that it started, by number.
-#[must_use]
-pub fn family(pid: u32) -> BTreeSet<u32> {
+///
+/// # Errors
+/// When `/proc` does not tell.
+pub fn family(pid: u32) -> anyhow::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::from([pid]);
     let mut look = vec![pid];
     while let Some(parent) = look.pop() {
-        look.extend(children(parent).into_iter().filter(|child| found.insert(*child)));
+        let children = children(parent).context("look for children in /proc")?;
+        look.extend(children.into_iter().filter(|child| found.insert(*child)));
     }
-    found
+    Ok(found)
 }
 
-/// Children of any thread of a process. Processes come and go: one that is gone has none.
-fn children(pid: u32) -> Vec<u32> {
-    threads(pid)
-        .flat_map(|thread| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")))
-        .flat_map(|list| list.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<u32>>())
-        .collect()
+/// Those of a process's family that were started in this mode, which is the first word after the program's name.
+///
+/// # Errors
+/// As of [`family`].
+pub fn family_in_mode(pid: u32, mode: &str) -> anyhow::Result<Vec<u32>> {
+    let is_it = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(mode.as_bytes())
+    };
+    Ok(family(pid)?.into_iter().filter(is_it).collect())
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = u32> {
@@ -121,7 +129,7 @@ mod tests {
     fn this_process_takes_memory_time_and_descriptors() {
         let own = std::process::id();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let family = family(own);
+        let family = family(own).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(family.contains(&own) && family.contains(&child.id()), "{family:?}");

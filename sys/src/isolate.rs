@@ -12,6 +12,8 @@ use std::process::Command;
 
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
+use crate::processes::children;
+
 /// What gives us the right to make namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
@@ -164,11 +166,9 @@ pub(crate) fn end_with_parent(parent: u32) -> io::Result<()> {
 /// The isolated process that a keeper made by [`Isolation::apply`] looks after, by its number outside.
 ///
 /// # Errors
-/// `NotFound` when the keeper has no child (any more).
+/// `NotFound` when the keeper has no child (any more); what [`children`] gives.
 pub fn isolated_pid(keeper: u32) -> io::Result<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
-    let first = children.split_whitespace().next().and_then(|n| n.parse().ok());
-    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+    children(keeper)?.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Forks; the child, PID 1 of the namespace made just before, goes on, the parent stays behind as its keeper.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | which process connected a socket | [`peer`] |
 //! | the numbers of processes that are not used twice | [`pidfs`] |
+//! | which processes a process started | [`processes`] |
 //! | a packet with every descriptor that came along | [`receive`] |
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
@@ -21,6 +22,7 @@ pub mod isolate;
 pub mod options;
 pub mod peer;
 pub mod pidfs;
+pub mod processes;
 pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;

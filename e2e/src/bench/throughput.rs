@@ -226,7 +226,7 @@ impl Stage {
         let millis = u64::try_from(time.as_millis())?;
         let begin_ns = now_ns() + u64::try_from(HEAD_START.as_nanos())?;
         self.runs += 1;
-        let plugin = footprint::family(self.node.plugin_pid());
+        let plugin = footprint::family(self.node.plugin_pid())?;
         let ((n_pods, runs), pods, apps) = ((self.pods.len(), self.runs), &self.pods, &mut self.clients);
         let (share, done) = footprint::processor_share(&plugin, || {
             for (n, app) in apps.iter_mut().take(clients).enumerate() {
@@ -253,7 +253,7 @@ impl Stage {
 
     /// Looks at the node while nobody asks for anything.
     fn idle(&self, time: Duration) -> anyhow::Result<Idle> {
-        let plugin = footprint::family(self.node.plugin_pid());
+        let plugin = footprint::family(self.node.plugin_pid())?;
         let (share, ()) = footprint::processor_share(&plugin, || {
             std::thread::sleep(time);
             Ok(())
@@ -263,7 +263,7 @@ impl Stage {
 
     fn memory(&self) -> anyhow::Result<Memory> {
         let sidecars = self.pods.iter().map(|pod| footprint::pss_bytes(pod.sidecar_pid()?));
-        let plugin = footprint::pss_of_all(&footprint::family(self.node.plugin_pid()))?;
+        let plugin = footprint::pss_of_all(&footprint::family(self.node.plugin_pid())?)?;
         Ok(Memory { plugin, sidecars: sidecars.collect::<anyhow::Result<_>>()? })
     }
 

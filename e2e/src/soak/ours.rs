@@ -30,7 +30,7 @@ impl Stage {
     pub(super) fn kill_worker(&mut self, round: usize, report: &mut Report) -> anyhow::Result<()> {
         let name = format!("worker-{round}");
         let workers = wait::until(PATIENCE, "there is a gpu worker", || {
-            let workers = self.plugins("gpu-worker");
+            let workers = self.plugins("gpu-worker")?;
             Ok((!workers.is_empty()).then_some(workers))
         })?;
         talk::fill(&mut self.owner, &name, PROBE_BYTES, 7)?;
@@ -103,7 +103,7 @@ impl Stage {
 
     /// All of the plugin dies, and is started again.
     pub(super) fn kill_plugin(&mut self, _round: usize, report: &mut Report) -> anyhow::Result<()> {
-        let family = footprint::family(self.node.plugin_pid());
+        let family = footprint::family(self.node.plugin_pid())?;
         self.some_time(MOMENT_MS);
         kill(self.node.plugin_pid())?;
         let ended = wait::until(PATIENCE, "the plugin's processes are gone", || {
@@ -154,16 +154,12 @@ impl Stage {
 
     /// The plugin's process that serves the members.
     fn broker(&self) -> anyhow::Result<u32> {
-        wait::until(PATIENCE, "there is a broker", || Ok(self.plugins("broker").first().copied()))
+        wait::until(PATIENCE, "there is a broker", || Ok(self.plugins("broker")?.first().copied()))
     }
 
     /// The plugin's processes that were started in this mode.
-    fn plugins(&self, mode: &str) -> Vec<u32> {
-        let is_it = |pid: &u32| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).nth(1) == Some(mode.as_bytes())
-        };
-        footprint::family(self.node.plugin_pid()).into_iter().filter(is_it).collect()
+    fn plugins(&self, mode: &str) -> anyhow::Result<Vec<u32>> {
+        footprint::family_in_mode(self.node.plugin_pid(), mode)
     }
 }
 

@@ -70,7 +70,7 @@ struct Descriptors {
 
 impl Descriptors {
     fn of(node: &Node, pods: &[Pod]) -> anyhow::Result<Self> {
-        let family = footprint::family(node.plugin_pid());
+        let family = footprint::family(node.plugin_pid())?;
         let plugin = family.iter().map(|pid| footprint::descriptors(*pid)).sum::<anyhow::Result<usize>>()?;
         let sidecars = pods.iter().map(|pod| footprint::descriptors(pod.sidecar_pid()?));
         Ok(Self { plugin, sidecars: sidecars.collect::<anyhow::Result<_>>()? })
@@ -244,7 +244,7 @@ impl Stage {
         for app in [owner, resident].into_iter().chain(users).chain(load) {
             app.finish()?;
         }
-        let mut pids = footprint::family(node.plugin_pid());
+        let mut pids = footprint::family(node.plugin_pid())?;
         for pod in pods {
             pids.insert(pod.sidecar_pid()?);
             pod.stop()?;
