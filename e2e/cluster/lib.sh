@@ -97,12 +97,21 @@ processes() {
     done | sort -un
 }
 
+# Who asks, and who called it: their command lines may name the cluster's folder, too.
+askers() {
+    local pid=$BASHPID
+    while ((pid > 0)); do
+        echo "$pid"
+        pid=$(awk '/^PPid:/ { print $2 }' "/proc/$pid/status")
+    done
+}
+
 # What there still is of a cluster on this machine, one thing a line. Its folder must be there: it says what to look for.
 leftovers() {
     local one
     processes | sed 's/^/process /'
-    # Also those that somehow left the cgroup; the script that asks is not meant.
-    grep -lsaF -f <(echo "$folder/") /proc/[0-9]*/cmdline | cut -d / -f 3 | grep -vx "$$" | sed 's/^/process /' || true
+    # Also those that somehow left the cgroup.
+    grep -lsaF -f <(echo "$folder/") /proc/[0-9]*/cmdline | cut -d / -f 3 | grep -vxFf <(askers) | sed 's/^/process /' || true
     cgroups | sed 's/^/cgroup /'
     grep -lsF " $folder/" /proc/[0-9]*/mountinfo | sed 's/^/mounts in /' || true
     if [[ -d /sys/class/net/$link ]]; then echo "link $link"; fi

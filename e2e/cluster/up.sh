@@ -85,7 +85,6 @@ start_node() {
         [[ -n $init ]]
     }
     wait_for 5 child || fail "the node's first process did not start: $(cat "$folder/log/node.log")"
-    init=${init// /}
     echo "$init" > "$init_file"
     readlink "/proc/$init/ns/net" > "$folder/network-namespace"
     ip link add "$link" type veth peer name eth0 netns "$init"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,10 +60,7 @@ func (p *DevicePlugin) Run(ctx context.Context) error {
 // serveOneKubelet returns true when a kubelet made its socket: it removed ours then, and forgot that we registered.
 func (p *DevicePlugin) serveOneKubelet(ctx context.Context, watcher *fsnotify.Watcher) (bool, error) {
 	own, kubelet := filepath.Join(p.Folder, pluginSocket), filepath.Join(p.Folder, "kubelet.sock")
-	if err := os.Remove(own); err != nil && !os.IsNotExist(err) {
-		return false, err
-	}
-	listener, err := net.Listen("unix", own)
+	listener, err := listen(own)
 	if err != nil {
 		return false, err
 	}
