@@ -19,6 +19,7 @@ pub mod order;
 pub mod pingpong;
 mod raw;
 mod said;
+mod sets;
 pub mod stream;
 
 pub use events::Told;

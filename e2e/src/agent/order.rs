@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpu_handoff_client::{
-    Acquire, AcquireSet, Buffer, Client, Lease, LeaseSet, Published, PublishedSet, RingReader, RingWriter,
-    Stream, Timeline,
+    Acquire, AcquireSet, Client, Lease, LeaseSet, Published, PublishedSet, RingReader, RingWriter, Stream,
+    Timeline,
 };
 use gpu_handoff_cuda::{Driver, ops, stream};
 use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
 use super::pingpong::{self, Rounds};
-use super::{fork, now_ns};
+use super::{fork, now_ns, sets};
 
 /// What an application can be told to do in order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub(super) struct Rest<'a> {
 /// How long rings wait for each other.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Size of a set's buffers and a ring's slots, in bytes.
-const SMALL: u64 = 4096;
+pub(super) const SMALL: u64 = 4096;
 
 impl Orders {
     pub(super) fn take(&mut self, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
@@ -244,7 +244,13 @@ impl Orders {
     /// Sets, rings, and all together.
     fn with_many(&mut self, driver: Driver, step: Step, rest: &mut Rest<'_>) -> anyhow::Result<Outcome> {
         match step {
-            Step::PublishSet { name, count, bad } => return self.publish_set(rest.client, name, count, bad),
+            Step::PublishSet { name, count, bad } => {
+                let (set, pieces) = sets::publish(rest.client, &name, count, bad)?;
+                let value = set.generation();
+                self.published_sets.insert(name, set);
+                self.pieces.extend(pieces);
+                return Ok(Outcome::Number { value });
+            }
             Step::AcquireSet { name, newer_than, wait_ms } => {
                 let wanted = AcquireSet::named(&name)?.newer_than(newer_than);
                 let set = rest.client.acquire_set(wanted.wait(Duration::from_millis(wait_ms)))?;
@@ -253,7 +259,7 @@ impl Orders {
                 return Ok(Outcome::Number { value });
             }
             Step::VerifySet { name } => {
-                return verify_set(driver, self.lease_sets.get(&name).context("no such set")?);
+                return sets::verify(driver, self.lease_sets.get(&name).context("no such set")?);
             }
             Step::DropSet { name } => drop(self.lease_sets.remove(&name)),
             Step::Ring { name, slots, seats } => {
@@ -285,37 +291,6 @@ impl Orders {
             other => anyhow::bail!("not here: {other:?}"),
         }
         Ok(Outcome::Done)
-    }
-
-    fn publish_set(
-        &mut self,
-        client: &Client,
-        name: String,
-        count: usize,
-        bad: Option<usize>,
-    ) -> anyhow::Result<Outcome> {
-        let mut pieces = Vec::with_capacity(count);
-        for index in 0..count {
-            let piece = Memory::create(super::MemoryKind::Vmm, SMALL)?;
-            piece.fill(u32::try_from(index)?)?;
-            pieces.push(piece);
-        }
-        let names: Vec<String> = (0..count).map(|index| format!("layer-{index}")).collect();
-        let buffers = pieces.iter().zip(&names).enumerate().map(|(index, (piece, name))| {
-            if bad == Some(index) {
-                // Larger than its memory: the node refuses it.
-                return Ok(
-                    Buffer::named(name)?.exported(std::sync::Arc::new(piece.exported_as(SMALL << 20)?))
-                );
-            }
-            piece.as_buffer(name)
-        });
-        let buffers: Vec<Buffer<'_>> = buffers.collect::<anyhow::Result<_>>()?;
-        let set = client.publish_set(&name, buffers)?;
-        let value = set.generation();
-        self.published_sets.insert(name, set);
-        self.pieces.extend(pieces);
-        Ok(Outcome::Number { value })
     }
 
     fn write_ring(&mut self, driver: Driver, name: &str, count: u64) -> anyhow::Result<()> {
@@ -389,15 +364,4 @@ fn idle(driver: Driver, stream: &Stream, timeout: Duration) -> anyhow::Result<Ou
         }
         std::thread::yield_now();
     }
-}
-
-fn verify_set(driver: Driver, set: &LeaseSet) -> anyhow::Result<Outcome> {
-    let (mut right, mut wrong) = (0, 0);
-    for (index, lease) in set.leases().iter().enumerate() {
-        let mut word = [0; 4];
-        ops::read(driver, lease.ptr(), &mut word)?;
-        let named = set.get(&format!("layer-{index}")).is_some_and(|found| found.id() == lease.id());
-        if named && u32::from_ne_bytes(word) == u32::try_from(index)? { right += 1 } else { wrong += 1 }
-    }
-    Ok(Outcome::Looked { right, wrong })
 }

@@ -1,6 +1,6 @@
 //! The raw driver between two processes, with no daemon in between: what a hand-off costs at the very least.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub(super) fn deadline() -> Option<Instant> {
 
 /// A buffer of the sender.
 enum Source {
-    Vmm(VmmAllocation, Option<Arc<std::os::fd::OwnedFd>>),
+    Vmm(VmmAllocation, Option<Arc<OwnedFd>>),
     Legacy(LegacyAllocation),
 }
 
@@ -83,11 +83,7 @@ impl Source {
         let mapping;
         let ptr = match self {
             Self::Vmm(memory, exported) => {
-                let fd = match exported {
-                    Some(fd) => Arc::clone(fd),
-                    None => Arc::clone(exported.insert(Arc::new(memory.export()?.fd))),
-                };
-                let import = VmmImport::import(driver, fd.as_fd())?;
+                let import = VmmImport::import(driver, once_exported(memory, exported)?.as_fd())?;
                 mapping = import.map(bytes, Access::ReadWrite, first_device()?)?;
                 mapping.ptr()
             }
@@ -101,18 +97,25 @@ impl Source {
     fn packet(&mut self, driver: Driver, plan: &Sending) -> anyhow::Result<Outgoing> {
         let &Sending { bytes, word, .. } = plan;
         let (legacy, descriptors) = match self {
-            Self::Vmm(memory, exported) => {
-                if exported.is_none() {
-                    *exported = Some(Arc::new(memory.export()?.fd));
-                }
-                (None, exported.iter().cloned().collect())
-            }
+            Self::Vmm(memory, exported) => (None, vec![once_exported(memory, exported)?]),
             Self::Legacy(memory) => {
                 (Some(LegacyHandle::export(driver, memory.ptr())?.as_bytes().to_vec()), Vec::new())
             }
         };
         Ok(Outgoing { bytes: serde_json::to_vec(&Note { bytes, legacy, word })?, descriptors })
     }
+}
+
+/// The descriptor of memory that is exported once, when it is needed first.
+fn once_exported(
+    memory: &VmmAllocation,
+    exported: &mut Option<Arc<OwnedFd>>,
+) -> anyhow::Result<Arc<OwnedFd>> {
+    let fd = match exported {
+        Some(fd) => fd,
+        None => exported.insert(Arc::new(memory.export()?.fd)),
+    };
+    Ok(Arc::clone(fd))
 }
 
 /// What is sent.

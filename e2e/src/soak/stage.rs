@@ -101,11 +101,7 @@ impl Stage {
         node.wait_for_log("self-test of legacy handles done")?;
         let pods: anyhow::Result<Vec<Pod>> = PODS.iter().map(|pod| Pod::start(&node, pod, walls)).collect();
         let Ok(pods) = <[Pod; 4]>::try_from(pods?) else { anyhow::bail!("four pods were started") };
-        let connected = |pod: &Pod| {
-            let mut app = pod.app(&node)?;
-            app.connect(pod.socket())?;
-            anyhow::Ok(app)
-        };
+        let connected = |pod: &Pod| pod.connected(&node);
         let owner = connected(&pods[2])?;
         let resident = connected(&pods[0])?;
         let users = [connected(&pods[3])?, connected(&pods[3])?];
@@ -164,9 +160,7 @@ impl Stage {
     /// A new application in a pod, which publishes and acquires all the time besides what it is told.
     pub(super) fn victim(&mut self, pod: usize) -> anyhow::Result<App> {
         let work = self.work(self.load.len());
-        let pod = &self.pods[pod];
-        let mut app = pod.app(&self.node)?;
-        app.connect(pod.socket())?;
+        let mut app = self.pods[pod].connected(&self.node)?;
         talk::churn(&mut app, work)?;
         Ok(app)
     }
