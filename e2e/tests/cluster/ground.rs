@@ -12,6 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// The cluster's folder, as `e2e/cluster/up.sh` made it: `kubeconfig`, `log/`, and `var-lib/`, which is the node's `/var/lib`.
 const FOLDER: &str = "GPU_HANDOFF_CLUSTER";
@@ -22,8 +23,10 @@ const SCRIPTS: &str = "GPU_HANDOFF_CLUSTER_SCRIPTS";
 /// How long one request to the API may take.
 const REQUEST: Duration = Duration::from_secs(20);
 
-/// How long the node's GPUs may take to be told of, and how often is looked.
+/// How long the node's GPUs may take to be told of.
 const TOLD: Duration = Duration::from_secs(20);
+
+/// How long others work between two looks at what is only listed.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// A cluster, or why there is none.
@@ -91,15 +94,27 @@ impl Ground {
 /// The DRA driver tells its GPUs soon after the node is ready.
 async fn count_gpus(client: Client) -> anyhow::Result<usize> {
     let slices: Api<ResourceSlice> = Api::all(client);
-    let deadline = tokio::time::Instant::now() + TOLD;
-    loop {
+    look_until(TOLD, "a GPU is told of", async || {
         let list = slices.list(&ListParams::default()).await.context("list the GPUs")?;
         let devices = list.items.iter().filter_map(|slice| slice.spec.devices.as_ref());
         let gpus = devices.map(Vec::len).sum();
-        if gpus > 0 {
-            return Ok(gpus);
+        Ok((gpus > 0).then_some(gpus))
+    })
+    .await
+}
+
+/// Looks again and again at what cannot be watched, until it gives something.
+pub(crate) async fn look_until<T>(
+    time: Duration,
+    what: &str,
+    look: impl AsyncFn() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let deadline = Instant::now() + time;
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
         }
-        anyhow::ensure!(tokio::time::Instant::now() < deadline, "no GPU is told of within {TOLD:?}");
+        anyhow::ensure!(Instant::now() < deadline, "waited {time:?} in vain until {what}");
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
 }

@@ -23,11 +23,12 @@ pub(crate) const TWIN: &str = "twin";
 const GRACE_S: i64 = 1;
 
 /// The user of a pod without privilege.
-const ANY_USER: i64 = 1000;
+pub(crate) const ANY_USER: i64 = 1000;
 
 /// Where a pod's GPU comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Gpu {
+    #[default]
     None,
     /// One of the device plugin's.
     Plugin,
@@ -36,7 +37,7 @@ pub(crate) enum Gpu {
 }
 
 /// A pod with one container, or more of the same.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     pub(crate) name: String,
     command: Vec<String>,
@@ -52,10 +53,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(name: &str, gpu: Gpu, command: &[&str]) -> Self {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let name = name.to_owned();
-        let (user, restricted, host_ipc, host_pid, host_users, twin) =
-            (None, false, false, false, None, false);
-        Self { name, command, gpu, user, restricted, host_ipc, host_pid, host_users, twin }
+        Self { name: name.to_owned(), command, gpu, ..Self::default() }
     }
 
     /// As the restricted pod security standard wants it, and with a root file system that is only read.

@@ -8,16 +8,13 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::Api;
 use kube::api::{AttachParams, ListParams, PostParams};
 use tokio::io::AsyncReadExt as _;
-use tokio::time::Instant;
 
+use crate::ground::look_until;
 use crate::plan::{APP, Gpu, Plan};
 use crate::scene::{Scene, await_in};
 
 /// How long a pod may take until its containers run. The node may be busy with others.
 const STARTED: Duration = Duration::from_secs(60);
-
-/// How long others work between two looks at what is only listed.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// How long a command in a container may take.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -67,15 +64,11 @@ impl Scene<'_> {
     /// Waits until a warning about a pod is given for this reason, and gives its message.
     pub(crate) async fn warning(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
         let about = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
-        let deadline = Instant::now() + STARTED;
-        loop {
+        look_until(STARTED, &format!("{reason} of {pod} is told"), async || {
             let events = self.all::<Event>().list(&about).await?;
-            if let Some(message) = events.items.into_iter().find_map(|event| event.message) {
-                return Ok(message);
-            }
-            anyhow::ensure!(Instant::now() < deadline, "no {reason} of {pod} within {STARTED:?}");
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-        }
+            Ok(events.items.into_iter().find_map(|event| event.message))
+        })
+        .await
     }
 
     /// Runs a command in a pod's first container, and gives what it writes.

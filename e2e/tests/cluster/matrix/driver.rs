@@ -2,7 +2,7 @@
 
 use gpu_handoff_e2e::conformance::actor::{Actor, Kind};
 
-use crate::plan::Gpu;
+use crate::plan::{ANY_USER, Gpu};
 use crate::play::{Outcome, Scenario, scenario};
 use crate::program::{puppet, puppet_not_first};
 use crate::scene::{Scene, Standard};
@@ -14,9 +14,6 @@ const NO_SUCH_VALUE: &str = "CUDA_ERROR_INVALID_VALUE (1)";
 const NO_SUCH_DEVICE: &str = "CUDA_ERROR_INVALID_DEVICE (101)";
 /// The importer's process ended without an answer.
 const CRASH: &str = "connection closed";
-
-/// A user without privilege.
-const ANY_USER: i64 = 1000;
 
 pub(super) fn all() -> Vec<Scenario> {
     vec![

@@ -33,7 +33,7 @@ async fn kept(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let pods = scene.two_with_one_claim(puppet).await?;
     let [maker, importer] = scene.actors(&pods)?;
     let shared = maker.share(MUCH, &importer)?;
-    end(scene, &pods[0]).await?;
+    end(scene, &pods[0], &DeleteParams::default()).await?;
     let used = importer.used_memory()?;
     anyhow::ensure!(used >= MUCH, "after its maker's end {used} bytes are in use, not {MUCH}");
     let seen = importer.look(&shared)?;
@@ -58,10 +58,10 @@ async fn let_go(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 }
 
 /// Removes a pod, and waits until it is gone.
-async fn end(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
+async fn end(scene: &Scene<'_>, pod: &str, how: &DeleteParams) -> anyhow::Result<()> {
     let pods = scene.all::<Pod>();
     let uid = pods.get(pod).await?.metadata.uid.unwrap_or_default();
-    pods.delete(pod, &DeleteParams::default()).await?;
+    pods.delete(pod, how).await?;
     await_in(&pods, pod, "the pod is gone", GONE, conditions::is_deleted(&uid)).await.map(drop)
 }
 
@@ -74,7 +74,8 @@ async fn driver_away(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     if let Err(why) = scene.ground.daemon("stop", "dra").await {
         return Ok(Outcome::NotRun(format!("the driver cannot be stopped: {why:#}")));
     }
-    let removed = remove_by_force(scene, "holder").await;
+    let by_force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let removed = end(scene, "holder", &by_force).await;
     scene.ground.daemon("start", "dra").await?;
     removed?;
     // Only then it is known to the kubelet again: before, a pod with a claim would wait for the next try, a minute later.
@@ -90,12 +91,4 @@ async fn driver_away(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let seen = devices.matches("\"uuid\"").count();
     anyhow::ensure!(seen == gpus, "the next pod sees {seen} GPUs, not {gpus}: {devices}");
     Ok(Outcome::Done)
-}
-
-async fn remove_by_force(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
-    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    let pods = scene.all::<Pod>();
-    let uid = pods.get(pod).await?.metadata.uid.unwrap_or_default();
-    pods.delete(pod, &at_once).await?;
-    await_in(&pods, pod, "the pod is gone", GONE, conditions::is_deleted(&uid)).await.map(drop)
 }
