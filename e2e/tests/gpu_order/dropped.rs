@@ -5,25 +5,11 @@ use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
 use gpu_handoff_e2e::app::App;
 
-use crate::stage::{Stage, acquire, brake, comes_to_rest, fill, hold, let_go};
+use crate::stage::{MOMENT_MS, Stage, acquire, brake, comes_to_rest, fill, hold, let_go, s};
 
-/// A moment in which a stream that is not held back would long have gone on.
-const MOMENT_MS: u64 = 150;
-
-fn s(text: &str) -> String {
-    text.to_owned()
-}
-
-/// How the application that is waited for ends.
-#[derive(Clone, Copy)]
-enum Peer {
-    DoesItsWork,
-    Dies,
-}
-
-fn finish(stage: Stage, dead: bool, peer: App, other: App) -> anyhow::Result<()> {
+fn finish(stage: Stage, peer_is_dead: bool, peer: App, other: App) -> anyhow::Result<()> {
     other.finish()?;
-    if dead {
+    if peer_is_dead {
         peer.reap()?
     } else {
         peer.finish()?
@@ -33,7 +19,7 @@ fn finish(stage: Stage, dead: bool, peer: App, other: App) -> anyhow::Result<()>
 
 #[test]
 fn a_timeline_of_another_is_kept_for_the_stream_that_waits_for_it() -> anyhow::Result<()> {
-    for peer in [Peer::DoesItsWork, Peer::Dies] {
+    for peer_dies in [false, true] {
         let stage = Stage::start()?;
         let (mut owner, mut waiting) = stage.apps()?;
         owner.order(Step::Timeline { name: s("line"), words: 4, reserve: 4 })?;
@@ -41,21 +27,20 @@ fn a_timeline_of_another_is_kept_for_the_stream_that_waits_for_it() -> anyhow::R
         waiting.order(Step::Wait { timeline: s("line"), stream: s("a"), word: 2, value: 1 })?;
         waiting.order(Step::DropTimeline { name: s("line") })?;
         assert!(!comes_to_rest(&mut waiting, "a", MOMENT_MS)?);
-        match peer {
-            Peer::DoesItsWork => {
-                owner.order(Step::Signal { timeline: s("line"), stream: s("b"), word: 2, value: 1 })?;
-            }
-            Peer::Dies => owner.kill()?,
+        if peer_dies {
+            owner.kill()?;
+        } else {
+            owner.order(Step::Signal { timeline: s("line"), stream: s("b"), word: 2, value: 1 })?;
         }
         waiting.order(Step::Synchronize { stream: s("a") })?;
-        finish(stage, matches!(peer, Peer::Dies), owner, waiting)?;
+        finish(stage, peer_dies, owner, waiting)?;
     }
     Ok(())
 }
 
 #[test]
 fn an_own_timeline_is_kept_for_the_stream_that_waits_for_a_reader() -> anyhow::Result<()> {
-    for peer in [Peer::DoesItsWork, Peer::Dies] {
+    for peer_dies in [false, true] {
         let stage = Stage::start()?;
         let (mut owner, mut reader) = stage.apps()?;
         brake(&mut owner, "order")?;
@@ -69,12 +54,13 @@ fn an_own_timeline_is_kept_for_the_stream_that_waits_for_a_reader() -> anyhow::R
         owner.order(Step::RetireOn { name: s("frame"), stream: s("write") })?;
         owner.order(Step::DropTimeline { name: s("order") })?;
         assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
-        match peer {
-            Peer::DoesItsWork => let_go(&mut reader, "brake")?,
-            Peer::Dies => reader.kill()?,
+        if peer_dies {
+            reader.kill()?;
+        } else {
+            let_go(&mut reader, "brake")?;
         }
         owner.order(Step::Synchronize { stream: s("write") })?;
-        finish(stage, matches!(peer, Peer::Dies), reader, owner)?;
+        finish(stage, peer_dies, reader, owner)?;
     }
     Ok(())
 }

@@ -3,11 +3,7 @@
 use gpu_handoff_e2e::agent::order::{Outcome, Step};
 use gpu_handoff_e2e::agent::{Answer, Command};
 
-use crate::stage::{Stage, acquire, brake, fill, looked, number};
-
-fn s(text: &str) -> String {
-    text.to_owned()
-}
+use crate::stage::{Stage, acquire, brake, fill, looked, number, s};
 
 #[test]
 fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::Result<()> {

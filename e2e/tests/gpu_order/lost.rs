@@ -9,14 +9,10 @@ use gpu_handoff_e2e::node::{Node, PATIENCE, kill};
 use gpu_handoff_e2e::wait;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::stage::{Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go, number};
-
-/// A moment in which a stream that is not held back would long have gone on.
-const MOMENT_MS: u64 = 150;
-
-fn s(text: &str) -> String {
-    text.to_owned()
-}
+use crate::stage::{
+    MOMENT_MS, PATIENCE_MS, Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go,
+    number, s,
+};
 
 fn signal(app: &App, signal: Signal) -> anyhow::Result<()> {
     let pid = Pid::from_raw(app.pid()?.cast_signed());
@@ -50,44 +46,51 @@ fn wait_on(reader: &mut App) -> anyhow::Result<()> {
     reader.order(Step::WaitOn { lease: s("lease"), stream: s("read") })
 }
 
+/// One reader's lease is not restored by another broker, another's is; then the owner lets its stream go, or dies. With
+/// `none_is_left` the pod may hold no more leases than its other processes have until one of those ends.
+fn a_lease_is_lost(stage: Stage, none_is_left: bool, owner_dies: bool) -> anyhow::Result<()> {
+    let (mut owner, mut late) = stage.apps()?;
+    let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
+    publish_held_back(&mut owner)?;
+    wait_on(&mut late)?;
+    wait_on(&mut other)?;
+    // It does not come in time to have its leases restored, and its seat is another's then.
+    signal(&late, Signal::STOP)?;
+    replace_broker(&stage.node)?;
+    acquire_with_patience(&mut third, "frame")?;
+    let mut third = Some(third);
+    signal(&late, Signal::CONT)?;
+    wait::until(PATIENCE, "it is told", || Ok((!check(&mut late)?).then_some(())))?;
+    for reader in [&mut late, &mut other] {
+        assert!(!comes_to_rest(reader, "read", MOMENT_MS)?, "it is not written yet");
+    }
+    assert!(check(&mut other)?);
+    if owner_dies {
+        owner.kill()?;
+    } else {
+        if none_is_left {
+            third.take().into_iter().try_for_each(App::finish)?;
+        }
+        let_go(&mut owner, "order")?;
+    }
+    for reader in [&mut late, &mut other] {
+        assert!(comes_to_rest(reader, "read", PATIENCE_MS)?);
+    }
+    assert_eq!(check(&mut other)?, !owner_dies);
+    if owner_dies {
+        owner.reap()?;
+    } else {
+        assert_eq!(number(&mut other, Step::ReadLease { lease: s("lease") })?, 42);
+        owner.finish()?;
+    }
+    [late, other].into_iter().chain(third).try_for_each(App::finish)?;
+    stage.end()
+}
+
 #[test]
 fn a_lost_lease_lets_nobody_read_too_early_and_its_stream_goes_on_all_the_same() -> anyhow::Result<()> {
     for owner_dies in [false, true] {
-        let stage = Stage::start()?;
-        let (mut owner, mut late) = stage.apps()?;
-        let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
-        publish_held_back(&mut owner)?;
-        wait_on(&mut late)?;
-        wait_on(&mut other)?;
-        // It does not come in time to have its leases restored, and its seat is another's then.
-        signal(&late, Signal::STOP)?;
-        replace_broker(&stage.node)?;
-        acquire_with_patience(&mut third, "frame")?;
-        signal(&late, Signal::CONT)?;
-        wait::until(PATIENCE, "it is told", || Ok((!check(&mut late)?).then_some(())))?;
-        for reader in [&mut late, &mut other] {
-            assert!(!comes_to_rest(reader, "read", MOMENT_MS)?, "it is not written yet");
-        }
-        assert!(check(&mut other)?);
-        if owner_dies {
-            owner.kill()?
-        } else {
-            let_go(&mut owner, "order")?
-        }
-        for reader in [&mut late, &mut other] {
-            assert!(comes_to_rest(reader, "read", 20_000)?);
-        }
-        assert_eq!(check(&mut other)?, !owner_dies);
-        if owner_dies {
-            owner.reap()?;
-        } else {
-            assert_eq!(number(&mut other, Step::ReadLease { lease: s("lease") })?, 42);
-            owner.finish()?;
-        }
-        for app in [late, other, third] {
-            app.finish()?;
-        }
-        stage.end()?;
+        a_lease_is_lost(Stage::start()?, false, owner_dies)?;
     }
     Ok(())
 }
@@ -97,41 +100,7 @@ fn a_lease_of_a_timeline_that_is_refused_for_what_passes_sets_nobody_free() -> a
     for owner_dies in [false, true] {
         // Of the frame and of its timeline, for two processes of the pod.
         let stage = Stage::start_with(&serde_json::json!({ "quota": { "leases": 4 } }))?;
-        let (mut owner, mut late) = stage.apps()?;
-        let (mut other, mut third) = (stage.app(&stage.consumer)?, stage.app(&stage.consumer)?);
-        publish_held_back(&mut owner)?;
-        wait_on(&mut late)?;
-        wait_on(&mut other)?;
-        signal(&late, Signal::STOP)?;
-        replace_broker(&stage.node)?;
-        acquire_with_patience(&mut third, "frame")?;
-        let mut third = Some(third);
-        // There is no lease left for it.
-        signal(&late, Signal::CONT)?;
-        wait::until(PATIENCE, "it is told", || Ok((!check(&mut late)?).then_some(())))?;
-        for reader in [&mut late, &mut other] {
-            assert!(!comes_to_rest(reader, "read", MOMENT_MS)?, "it is not written yet");
-        }
-        assert!(check(&mut other)?);
-        if owner_dies {
-            // Though it still has none.
-            owner.kill()?;
-        } else {
-            third.take().into_iter().try_for_each(App::finish)?;
-            let_go(&mut owner, "order")?;
-        }
-        for reader in [&mut late, &mut other] {
-            assert!(comes_to_rest(reader, "read", 20_000)?);
-        }
-        assert_eq!(check(&mut other)?, !owner_dies);
-        if owner_dies {
-            owner.reap()?;
-        } else {
-            assert_eq!(number(&mut other, Step::ReadLease { lease: s("lease") })?, 42);
-            owner.finish()?;
-        }
-        [late, other].into_iter().chain(third).try_for_each(App::finish)?;
-        stage.end()?;
+        a_lease_is_lost(stage, true, owner_dies)?;
     }
     Ok(())
 }

@@ -5,15 +5,9 @@ use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::app::App;
 
 use crate::stage::{
-    Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go, number, refused,
+    MOMENT_MS, PATIENCE_MS, Stage, acquire, acquire_with_patience, brake, comes_to_rest, fill, hold, let_go,
+    number, refused, s,
 };
-
-/// A moment in which a stream that is not held back would long have gone on.
-const MOMENT_MS: u64 = 150;
-
-fn s(text: &str) -> String {
-    text.to_owned()
-}
 
 fn publish_on(app: &mut App, stream: &str, seats: u32) -> anyhow::Result<()> {
     let (memory, name, stream, timeline) = (s("memory"), s("frame"), s(stream), s("order"));
@@ -142,7 +136,7 @@ fn a_reader_that_simply_releases_lets_the_owner_go_on() -> anyhow::Result<()> {
     acquire(&mut reader, "frame", "lease")?;
     retire_on(&mut owner, "write")?;
     assert!(!comes_to_rest(&mut owner, "write", MOMENT_MS)?);
-    reader.expect(&Command::Release { lease: s("lease") }, crate::stage::is_done)?;
+    reader.done(&Command::Release { lease: s("lease") })?;
     owner.order(Step::Synchronize { stream: s("write") })?;
     finish(stage, [owner, reader])
 }
@@ -242,7 +236,7 @@ fn raw_words_order_two_pods_and_their_limits_are_errors() -> anyhow::Result<()> 
         other.order(signal(1, round))?;
         owner.order(wait(1, round))?;
     }
-    owner.order(Step::WaitHere { timeline: s("line"), word: 1, value: 50, timeout_ms: 20_000 })?;
+    owner.order(Step::WaitHere { timeline: s("line"), word: 1, value: 50, timeout_ms: PATIENCE_MS })?;
     for bad in [wait(4, 1), signal(4, 1), wait(0, 1 << 62), signal(0, u64::MAX)] {
         refused(&mut other, bad, "TOO_LARGE")?;
     }
@@ -252,12 +246,12 @@ fn raw_words_order_two_pods_and_their_limits_are_errors() -> anyhow::Result<()> 
         timeline: s("line"),
         word: 2,
         value: 1,
-        timeout_ms: 20_000,
+        timeout_ms: PATIENCE_MS,
     }))?;
     owner.kill()?;
     let answer = other.hear()?;
     assert!(matches!(&answer, Answer::Refused { code, .. } if code == "PEER_DIED"), "{answer:?}");
-    assert!(comes_to_rest(&mut other, "a", 20_000)?);
+    assert!(comes_to_rest(&mut other, "a", PATIENCE_MS)?);
     refused(&mut other, Step::Check { timeline: s("line"), word: 2, value: 1 }, "PEER_DIED")?;
     other.order(Step::Check { timeline: s("line"), word: 0, value: 50 })?;
     owner.reap()?;

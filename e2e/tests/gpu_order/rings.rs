@@ -3,11 +3,9 @@
 use gpu_handoff_e2e::agent::Command;
 use gpu_handoff_e2e::agent::order::Step;
 
-use crate::stage::{Stage, acquire_with_patience, comes_to_rest, is_done, looked, picked, refused};
-
-fn s(text: &str) -> String {
-    text.to_owned()
-}
+use crate::stage::{
+    MOMENT_MS, PATIENCE_MS, Stage, acquire_with_patience, comes_to_rest, looked, picked, refused, s,
+};
 
 fn write(count: u64) -> Step {
     Step::WriteRing { name: s("ring"), count }
@@ -62,11 +60,11 @@ fn a_reader_that_does_not_keep_up_holds_the_writer_until_it_dies() -> anyhow::Re
     quick.hear()?;
     slow.hear()?;
     writer.order(write(10))?;
-    assert!(!comes_to_rest(&mut writer, "ring", 150)?, "one has read nothing");
+    assert!(!comes_to_rest(&mut writer, "ring", MOMENT_MS)?, "one has read nothing");
     assert_eq!(looked(&mut quick, read(2))?, (2, 0));
     slow.kill()?;
     assert_eq!(looked(&mut quick, read(8))?, (8, 0));
-    assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
+    assert!(comes_to_rest(&mut writer, "ring", PATIENCE_MS)?);
     slow.reap()?;
     // Its seat is taken by another, which is waited for from the moment on that it is admitted.
     let mut late = stage.app(&stage.consumer)?;
@@ -75,11 +73,11 @@ fn a_reader_that_does_not_keep_up_holds_the_writer_until_it_dies() -> anyhow::Re
     late.hear()?;
     writer.order(write(6))?;
     assert_eq!(looked(&mut quick, read(2))?, (2, 0));
-    assert!(!comes_to_rest(&mut writer, "ring", 150)?, "the newcomer has read nothing");
+    assert!(!comes_to_rest(&mut writer, "ring", MOMENT_MS)?, "the newcomer has read nothing");
     late.tell(&Command::Order(read(6)))?;
     assert_eq!(looked(&mut quick, read(4))?, (4, 0));
     assert_eq!(picked(late.hear()?).map_err(|other| anyhow::anyhow!("{other:?}"))?, (6, 0));
-    assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
+    assert!(comes_to_rest(&mut writer, "ring", PATIENCE_MS)?);
     for app in [late, quick, writer] {
         app.finish()?;
     }
@@ -96,7 +94,7 @@ fn readers_of_a_dead_writer_are_told() -> anyhow::Result<()> {
     reader.hear()?;
     writer.order(write(2))?;
     reader.tell(&Command::Order(read(3)))?;
-    assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
+    assert!(comes_to_rest(&mut writer, "ring", PATIENCE_MS)?);
     writer.kill()?;
     let answer = reader.hear()?;
     let told = matches!(&answer, gpu_handoff_e2e::agent::Answer::Refused { code, .. } if code == "PEER_DIED");
@@ -116,19 +114,24 @@ fn a_reader_that_left_before_it_was_admitted_is_not_taken_for_the_next() -> anyh
     looking.order(Step::AcquireTimeline { name: s("ring.order") })?;
     first.tell(&Command::Order(join()))?;
     // Until it has said hello: the third word.
-    looking.order(Step::WaitHere { timeline: s("ring.order"), word: 2, value: 1, timeout_ms: 20_000 })?;
+    looking.order(Step::WaitHere {
+        timeline: s("ring.order"),
+        word: 2,
+        value: 1,
+        timeout_ms: PATIENCE_MS,
+    })?;
     first.kill()?;
     first.reap()?;
     // Once its seat is free.
     acquire_with_patience(&mut second, "ring")?;
-    second.expect(&Command::Release { lease: s("lease") }, is_done)?;
+    second.done(&Command::Release { lease: s("lease") })?;
     second.tell(&Command::Order(join()))?;
     writer.order(readers(1))?;
     second.hear()?;
     second.tell(&Command::Order(read(6)))?;
     writer.order(write(6))?;
     assert_eq!(picked(second.hear()?).map_err(|other| anyhow::anyhow!("{other:?}"))?, (6, 0));
-    assert!(comes_to_rest(&mut writer, "ring", 20_000)?);
+    assert!(comes_to_rest(&mut writer, "ring", PATIENCE_MS)?);
     for app in [looking, second, writer] {
         app.finish()?;
     }

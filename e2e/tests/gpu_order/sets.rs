@@ -6,7 +6,7 @@ use gpu_handoff_e2e::rough::{Client, vmm};
 use gpu_handoff_protocol::SetPart;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Target};
 
-use crate::stage::{Stage, acquire, looked, number, refused};
+use crate::stage::{PATIENCE_MS, Stage, acquire, fill, looked, number, refused};
 
 /// More than fit into a packet, and than half of a process's usual descriptors.
 const COUNT: usize = 300;
@@ -32,7 +32,7 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
     refused(&mut reader, take(first, 0), "NOT_FOUND")?;
     assert_eq!(number(&mut reader, take(0, 0))?, first);
     // The next version, which the reader waits for with the older one in its hands.
-    reader.tell(&Command::Order(take(first, 20_000)))?;
+    reader.tell(&Command::Order(take(first, PATIENCE_MS)))?;
     let second = number(&mut owner, publish(2, None))?;
     assert!(second > first);
     reader.hear()?;
@@ -48,7 +48,7 @@ fn three_hundred_buffers_come_at_once_and_the_next_version_takes_their_place() -
 fn a_set_for_which_a_process_has_no_descriptors_is_refused_and_nothing_else_is_lost() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut owner, mut reader) = stage.apps()?;
-    crate::stage::fill(&mut owner, "memory")?;
+    fill(&mut owner, "memory")?;
     let publish_one = Command::Publish { memory: "memory".into(), name: "source".into() };
     owner.ask(&publish_one)?;
     acquire(&mut reader, "source", "lease")?;
@@ -61,7 +61,7 @@ fn a_set_for_which_a_process_has_no_descriptors_is_refused_and_nothing_else_is_l
     assert_eq!(number(&mut reader, take(0, 0))?, version);
     assert_eq!(looked(&mut reader, Step::VerifySet { name: "model".to_owned() })?, (COUNT as u64, 0));
     // What it had is there still, and what it was granted in vain was given back: the owner's end leaves nothing.
-    reader.expect(&Command::Release { lease: "lease".into() }, crate::stage::is_done)?;
+    reader.done(&Command::Release { lease: "lease".into() })?;
     reader.order(Step::DropSet { name: "model".to_owned() })?;
     owner.finish()?;
     stage.node.wait_for_log("buffer gone").map(drop)?;
@@ -81,7 +81,7 @@ fn a_publisher_that_dies_between_two_parts_leaves_nothing() -> anyhow::Result<()
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()?;
-    crate::stage::fill(&mut owner, "memory")?;
+    fill(&mut owner, "memory")?;
     let publish = Command::Publish { memory: "memory".into(), name: "source".into() };
     owner.ask(&publish)?;
     let mut line = String::new();
@@ -106,7 +106,7 @@ fn a_publisher_that_dies_between_two_parts_leaves_nothing() -> anyhow::Result<()
 fn parts_that_do_not_follow_are_refused_by_the_node() -> anyhow::Result<()> {
     let stage = Stage::start()?;
     let (mut owner, mut reader) = stage.apps()?;
-    crate::stage::fill(&mut owner, "memory")?;
+    fill(&mut owner, "memory")?;
     owner.ask(&Command::Publish { memory: "memory".into(), name: "source".into() })?;
     acquire(&mut reader, "source", "lease")?;
     let mut client = Client::greeted(stage.consumer.socket())?;

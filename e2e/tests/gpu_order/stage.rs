@@ -15,6 +15,13 @@ use gpu_handoff_simcuda::dump;
 /// Milliseconds that an application may take for something that must happen.
 pub(crate) const PATIENCE_MS: u64 = 20_000;
 
+/// A moment in which a stream that is not held back would long have gone on.
+pub(crate) const MOMENT_MS: u64 = 150;
+
+pub(crate) fn s(text: &str) -> String {
+    text.to_owned()
+}
+
 pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) producer: Pod,
@@ -95,7 +102,7 @@ pub(crate) fn comes_to_rest(app: &mut App, stream: &str, timeout_ms: u64) -> any
 
 pub(crate) fn fill(app: &mut App, memory: &str) -> anyhow::Result<()> {
     let (memory, bytes, kind) = (memory.to_owned(), 2 << 20, MemoryKind::Vmm);
-    app.expect(&Command::Fill { memory, bytes, kind, word: 7 }, is_done)
+    app.done(&Command::Fill { memory, bytes, kind, word: 7 })
 }
 
 pub(crate) fn acquire(app: &mut App, name: &str, lease: &str) -> anyhow::Result<()> {
@@ -117,13 +124,6 @@ pub(crate) fn acquire_with_patience(app: &mut App, name: &str) -> anyhow::Result
         Answer::Refused { code, .. } if code == "NO_SEAT" || code == "QUOTA_LEASES" => Ok(None),
         other => anyhow::bail!("{other:?}"),
     })
-}
-
-pub(crate) fn is_done(answer: Answer) -> Result<(), Answer> {
-    match answer {
-        Answer::Done { .. } => Ok(()),
-        other => Err(other),
-    }
 }
 
 /// A timeline of the application's own, by whose word 0 its streams are held back and let go.
