@@ -154,48 +154,46 @@ fn sets_that_are_never_complete() -> anyhow::Result<()> {
 #[test]
 fn orders_on_what_is_not_ones_own_timeline() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let timeline = |name: &str| {
-            let mut item = vmm(name, device(0), BYTES, memory.clone())?;
-            item.facts.kind = Kind::Timeline;
-            anyhow::Ok(item)
-        };
-        let ordered = |name: &str, timeline: BufferId, first_seat_word: u32, seats: u32| {
-            let mut item = vmm(name, device(0), BYTES, memory.clone())?;
-            item.facts.order = Some(Order { timeline, ready_word: 0, value: 1, first_seat_word, seats });
-            anyhow::Ok(item)
-        };
-        let own = client.publish_one(timeline("own")?)??.id;
-        let mut sibling = Client::greeted(stage.rough.socket())?;
-        let mut other = Client::greeted(stage.consumer_socket())?;
-        let mut stranger = Client::greeted(stage.stranger.socket())?;
-        // Another process of the pod, another pod, another group (to which it does not exist), nobody's, and no timeline.
-        refused_with(sibling.publish_one(ordered("a", own, 1, 1)?)?, Code::NotOwner);
-        refused_with(other.publish_one(ordered("a", own, 1, 1)?)?, Code::NotOwner);
-        refused_with(stranger.publish_one(ordered("a", own, 1, 1)?)?, Code::NotFound);
-        let nobodys = BufferId { random: own.random ^ 1, ..own };
-        refused_with(client.publish_one(ordered("a", nobodys, 1, 1)?)?, Code::NotFound);
-        let plain = client.publish_one(vmm("plain", device(0), BYTES, memory.clone())?)??.id;
-        refused_with(client.publish_one(ordered("a", plain, 1, 1)?)?, Code::UnsupportedKind);
-        // Words beyond the timeline, and all seats taken by one pod that never gives them back.
-        ensure!(client.publish_one(ordered("a", own, LAST_WORD, 2)?)?.is_err(), "beyond the timeline");
-        let seated = client.publish_one(ordered("seats", own, 1, 4)?)??.id;
-        let mut leases = Vec::new();
-        for _ in 0..4 {
-            leases.push(other.acquire(Target::Id(seated), Duration::ZERO)??.lease);
-        }
-        refused_with(sibling.acquire(Target::Id(seated), Duration::ZERO)?, Code::NoSeat);
-        other.release(vec![leases[2]])?;
-        let again = sibling.acquire(Target::Id(seated), Duration::ZERO)??;
-        ensure!(again.seat.is_some_and(|seat| seat.0 == 2), "{:?}", again.seat);
-        drop(other);
-        eventually("the seats of a connection that is gone are free", || {
-            Ok(sibling.acquire(Target::Id(seated), Duration::ZERO)?.is_ok())
-        })?;
-        stage.sample()?;
-        drop((client, sibling, stranger, grant, again));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let timeline = |name: &str| {
+                let mut item = vmm(name, device(0), BYTES, memory.clone())?;
+                item.facts.kind = Kind::Timeline;
+                anyhow::Ok(item)
+            };
+            let ordered = |name: &str, timeline: BufferId, first_seat_word: u32, seats: u32| {
+                let mut item = vmm(name, device(0), BYTES, memory.clone())?;
+                item.facts.order = Some(Order { timeline, ready_word: 0, value: 1, first_seat_word, seats });
+                anyhow::Ok(item)
+            };
+            let own = client.publish_one(timeline("own")?)??.id;
+            let mut sibling = Client::greeted(stage.rough.socket())?;
+            let mut other = Client::greeted(stage.consumer_socket())?;
+            let mut stranger = Client::greeted(stage.stranger.socket())?;
+            // Another process of the pod, another pod, another group (to which it does not exist), nobody's, and no timeline.
+            refused_with(sibling.publish_one(ordered("a", own, 1, 1)?)?, Code::NotOwner);
+            refused_with(other.publish_one(ordered("a", own, 1, 1)?)?, Code::NotOwner);
+            refused_with(stranger.publish_one(ordered("a", own, 1, 1)?)?, Code::NotFound);
+            let nobodys = BufferId { random: own.random ^ 1, ..own };
+            refused_with(client.publish_one(ordered("a", nobodys, 1, 1)?)?, Code::NotFound);
+            let plain = client.publish_one(vmm("plain", device(0), BYTES, memory.clone())?)??.id;
+            refused_with(client.publish_one(ordered("a", plain, 1, 1)?)?, Code::UnsupportedKind);
+            // Words beyond the timeline, and all seats taken by one pod that never gives them back.
+            ensure!(client.publish_one(ordered("a", own, LAST_WORD, 2)?)?.is_err(), "beyond the timeline");
+            let seated = client.publish_one(ordered("seats", own, 1, 4)?)??.id;
+            let mut leases = Vec::new();
+            for _ in 0..4 {
+                leases.push(other.acquire(Target::Id(seated), Duration::ZERO)??.lease);
+            }
+            refused_with(sibling.acquire(Target::Id(seated), Duration::ZERO)?, Code::NoSeat);
+            other.release(vec![leases[2]])?;
+            let again = sibling.acquire(Target::Id(seated), Duration::ZERO)??;
+            ensure!(again.seat.is_some_and(|seat| seat.0 == 2), "{:?}", again.seat);
+            drop(other);
+            eventually("the seats of a connection that is gone are free", || {
+                Ok(sibling.acquire(Target::Id(seated), Duration::ZERO)?.is_ok())
+            })?;
+            stage.sample()?;
+            Ok(())
+        })
     })
 }

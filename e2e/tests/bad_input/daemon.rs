@@ -1,18 +1,17 @@
 //! The daemon itself: what it does not start with, how it stops, and the sidecar while it is away.
 
-use gpu_handoff_e2e::folder::Folder;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use gpu_handoff_e2e::node::{PATIENCE, kill};
+use gpu_handoff_e2e::folder::Folder;
+use gpu_handoff_e2e::node::PATIENCE;
 use gpu_handoff_e2e::rough::{Client, Sidecar, hello};
 use gpu_handoff_e2e::wait;
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, Target, Wanted};
 use gpu_handoff_protocol::{Code, PROTOCOL_VERSION};
-use gpu_handoff_sys::unprivileged::{User, can_become, confine};
 use rustix::process::{Pid, Signal};
 
 use crate::scene::{Scene, eventually, expect_code, wait_for_socket};
@@ -23,24 +22,24 @@ const HELD: usize = 64;
 const HOLD_TIME: Duration = Duration::from_secs(10);
 
 /// A member of its own, as a members file names it.
-const MEMBER: &str = r#"{"slot":"a","namespace":"demo","pod":"alone","group":"group"}"#;
+pub(crate) const MEMBER: &str = r#"{"slot":"a","namespace":"demo","pod":"alone","group":"group"}"#;
 
 /// A process of a test, killed with it.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         Ok(Self(command.spawn().with_context(|| format!("start {command:?}"))?))
     }
 
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.0.id())?).context("a process number")?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
     /// Waits for its end: how it ended, and what it said.
-    fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
+    pub(crate) fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
         let status = wait::until(PATIENCE, "the process ends", || Ok(self.0.try_wait()?))?;
         let mut said = String::new();
         self.0.stderr.take().context("its standard error")?.read_to_string(&mut said)?;
@@ -57,10 +56,10 @@ impl Drop for Process {
 }
 
 /// A place for a daemon, its members file and a sidecar.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(pub(crate) tempfile::TempDir);
 
 impl Place {
-    fn new(members: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(members: &str) -> anyhow::Result<Self> {
         let place = Self(tempfile::tempdir()?);
         std::fs::write(place.members(), members)?;
         Ok(place)
@@ -70,15 +69,15 @@ impl Place {
         self.0.path().join("members.json")
     }
 
-    fn slot(&self) -> PathBuf {
+    pub(crate) fn slot(&self) -> PathBuf {
         self.0.path().join("run/slots/a")
     }
 
-    fn door(&self) -> PathBuf {
+    pub(crate) fn door(&self) -> PathBuf {
         self.0.path().join("app.sock")
     }
 
-    fn plugin(&self) -> anyhow::Result<Command> {
+    pub(crate) fn plugin(&self) -> anyhow::Result<Command> {
         let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-plugin")?);
         command.arg("node").arg("--run-dir").arg(self.0.path().join("run"));
         command.arg("--static-members").arg(self.members());
@@ -90,13 +89,13 @@ impl Place {
         Ok(command)
     }
 
-    fn start_plugin(&self) -> anyhow::Result<Process> {
+    pub(crate) fn start_plugin(&self) -> anyhow::Result<Process> {
         let plugin = Process::start(&mut self.plugin()?)?;
         wait_for_socket(&self.slot().join("slot.sock"))?;
         Ok(plugin)
     }
 
-    fn start_sidecar(&self) -> anyhow::Result<Process> {
+    pub(crate) fn start_sidecar(&self) -> anyhow::Result<Process> {
         let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-sidecar")?);
         command
             .arg("serve")
@@ -309,137 +308,6 @@ fn a_stop_in_the_middle_of_a_flood() -> anyhow::Result<()> {
     scene.stop_plugin_first()?;
     for client in clients {
         client.ended()?;
-    }
-    Ok(())
-}
-
-/// What `/proc` says of each thread of a process.
-fn statuses(pid: u32) -> anyhow::Result<Vec<String>> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    threads.map(|thread| Ok(std::fs::read_to_string(thread?.path().join("status"))?)).collect()
-}
-
-/// The children of a process that were started in this mode.
-fn children(pid: u32, mode: &str) -> anyhow::Result<Vec<u32>> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-    let numbers = list.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>()?;
-    let is_it = |pid: &u32| {
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(mode.as_bytes())
-    };
-    Ok(numbers.into_iter().filter(is_it).collect())
-}
-
-fn assert_unprivileged(pid: u32, user: u32, filtered: bool) -> anyhow::Result<()> {
-    for status in statuses(pid)? {
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
-        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
-            assert_eq!(field(set), Some("0000000000000000"), "{set} {status}");
-        }
-        assert_eq!(field("NoNewPrivs:"), Some("1"), "{status}");
-        assert_eq!(field("Seccomp:"), Some(if filtered { "2" } else { "0" }), "{status}");
-        let users: Vec<_> = field("Uid:").unwrap_or_default().split_whitespace().collect();
-        let wanted = user.to_string();
-        assert_eq!(users, [wanted.as_str(); 4], "{status}");
-    }
-    Ok(())
-}
-
-/// Whoever starts the node, what hears strangers has no privilege.
-#[test]
-fn the_broker_and_the_worker_have_no_privilege() -> anyhow::Result<()> {
-    let own = rustix::process::geteuid().as_raw();
-    let expected = if own == 0 { 64_532 } else { own };
-    let scene = Scene::start()?;
-    let stage = &scene.stage;
-    assert_unprivileged(stage.node.broker_pid()?, expected, true)?;
-    // The driver needs calls that nobody can list.
-    assert_unprivileged(stage.worker()?, expected, false)?;
-    scene.end()
-}
-
-/// A node without any privilege has a broker without any.
-#[test]
-fn an_unprivileged_node() -> anyhow::Result<()> {
-    const USER: User = User { uid: 1_234, gid: 1_234 };
-    if !can_become(USER.uid) {
-        // Then all other tests are of that kind already.
-        return Ok(());
-    }
-    let place = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
-    // The program may be where that user cannot go.
-    let (program, own) = (place.0.path().join("plugin"), place.plugin()?);
-    std::fs::copy(own.get_program(), &program)?;
-    let mut command = Command::new(&program);
-    command.args(own.get_args()).envs(own.get_envs().filter_map(|(k, v)| Some((k, v?))));
-    std::os::unix::fs::chown(place.0.path(), Some(USER.uid), Some(USER.gid))?;
-    confine(&mut command, Some(USER));
-    let plugin = Process::start(&mut command)?;
-    wait_for_socket(&place.slot().join("slot.sock"))?;
-    let broker = || Ok(children(plugin.0.id(), "broker")?.first().copied());
-    let broker = wait::until(PATIENCE, "the broker is there", broker)?;
-    drop(Sidecar::greeted(&place.slot())?);
-    assert_unprivileged(broker, USER.uid, true)?;
-    plugin.signal(Signal::TERM)?;
-    let (status, said) = plugin.ended()?;
-    assert!(status.success(), "{said}");
-    Ok(())
-}
-
-/// The node starts another broker; what was said to the old one is over, who comes meanwhile waits.
-#[test]
-fn a_broker_that_dies_is_replaced() -> anyhow::Result<()> {
-    let place = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
-    let plugin = place.start_plugin()?;
-    let _sidecar = place.start_sidecar()?;
-    let mut last = 0;
-    for round in 0..3 {
-        let mut client = Client::greeted(&place.door())?;
-        ensure!(client.acquire_nothing()?, "round {round}: the connection does not go on");
-        let other = || Ok(children(plugin.0.id(), "broker")?.into_iter().find(|pid| *pid != last));
-        last = wait::until(PATIENCE, "another broker is there", other)?;
-        kill(last)?;
-        // The slot's socket is the node's: connecting never fails.
-        drop(Sidecar::greeted(&place.slot())?);
-        client.ended()?;
-    }
-    ensure!(Client::greeted(&place.door())?.acquire_nothing()?, "not served");
-    plugin.signal(Signal::TERM)?;
-    let (status, said) = plugin.ended()?;
-    assert!(status.success() && said.matches("the broker died").count() == 3, "{said}");
-    Ok(())
-}
-
-#[test]
-fn a_broker_that_is_started_by_hand() -> anyhow::Result<()> {
-    let mut command = Command::new(Folder::shared()?.binary("gpu-handoff-plugin")?);
-    let (status, said) = Process::start(command.arg("broker"))?.ended()?;
-    assert!(status.code() == Some(1) && said.contains("started by `gpu-handoff-plugin node`"), "{said}");
-    Ok(())
-}
-
-#[test]
-fn a_broker_user_that_cannot_be() -> anyhow::Result<()> {
-    let place = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
-    let mut command = place.plugin()?;
-    command.arg("--broker-user").arg("nobody");
-    let (status, said) = Process::start(&mut command)?.ended()?;
-    assert!(status.code() == Some(2) && said.contains("--broker-user"), "{said}");
-    // Of a state folder that is another user's.
-    let state = place.0.path().join("state");
-    std::fs::create_dir(&state)?;
-    let own = rustix::process::geteuid().as_raw();
-    if own == 0 {
-        let mut command = place.plugin()?;
-        let (status, said) = Process::start(command.arg("--state-dir").arg(&state))?.ended()?;
-        assert!(status.code() == Some(1) && said.contains("belongs to user 0"), "{said}");
-        let mut command = place.plugin()?;
-        let (status, said) = Process::start(command.args(["--broker-user", "0"]))?.ended()?;
-        assert!(status.code() == Some(1) && said.contains("may not run as root"), "{said}");
-    } else {
-        let mut command = place.plugin()?;
-        let (status, said) = Process::start(command.args(["--broker-user", "0"]))?.ended()?;
-        assert!(status.code() == Some(1) && said.contains(&format!("--broker-user {own}")), "{said}");
     }
     Ok(())
 }

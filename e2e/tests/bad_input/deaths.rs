@@ -16,14 +16,13 @@ use gpu_handoff_e2e::gpu::Gpu;
 use gpu_handoff_e2e::node::{Member, Node, PATIENCE, kill};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{Client, vmm};
-use gpu_handoff_protocol::message::{
-    BrokerBody, BrokerMessage, Carrier, ClientBody, EndReason, Event, Target,
-};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, ClientBody, EndReason, Event, Target};
 use gpu_handoff_protocol::{BufferId, Code};
 
 use crate::scene::{
-    BYTES, SOURCE, Scene, Stage, acquire, acquired, device, eventually, publish, refused_with, verify,
+    BYTES, Scene, Stage, acquire, acquired, device, eventually, publish, refused_with, verify,
 };
+use crate::source::SOURCE;
 
 /// Starts the program `rough` in the misbehaving pod, and waits for the first line that it prints.
 fn rough(stage: &Stage, deed: &str) -> anyhow::Result<(Child, String)> {
@@ -117,35 +116,30 @@ fn a_consumer_that_waits() -> anyhow::Result<()> {
             consumer.reap()?;
         }
         // What they waited for comes too late for them, and is given to nobody.
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = vmm("never", grant.buffer.facts.device, BYTES, memory.clone())?;
-        let id = client.publish_one(item)??.id;
-        assert_eq!(client.retire(id, Duration::ZERO)?.unwrap(), 0);
-        drop((client, grant));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let id = client.publish_one(vmm("never", device(0), BYTES, memory.clone())?)??.id;
+            assert_eq!(client.retire(id, Duration::ZERO)?.unwrap(), 0);
+            Ok(())
+        })
     })
 }
 
 #[test]
 fn a_consumer_with_leases() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let source = stage.source()?;
-        let (mut owner, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = vmm("leased", grant.buffer.facts.device, BYTES, memory.clone())?;
-        let id = owner.publish_one(item)??.id;
-        let mut consumer = stage.connected(&stage.rough)?;
-        acquired(&mut consumer, "leased")?;
-        verify(&mut consumer)?;
-        assert_eq!(owner.retire(id, Duration::from_secs(600))?.unwrap(), 1);
-        consumer.kill()?;
-        // The last lease ends with its holder, and the buffer with it: long before the deadline.
-        assert_eq!(event(&mut owner, "the buffer is gone", gone(id))?, EndReason::Retired);
-        consumer.reap()?;
-        drop((owner, grant));
-        source.finish()
+        stage.with_lent(|mut owner, memory| {
+            let item = vmm("leased", device(0), BYTES, memory.clone())?;
+            let id = owner.publish_one(item)??.id;
+            let mut consumer = stage.connected(&stage.rough)?;
+            acquired(&mut consumer, "leased")?;
+            verify(&mut consumer)?;
+            assert_eq!(owner.retire(id, Duration::from_secs(600))?.unwrap(), 1);
+            consumer.kill()?;
+            // The last lease ends with its holder, and the buffer with it: long before the deadline.
+            assert_eq!(event(&mut owner, "the buffer is gone", gone(id))?, EndReason::Retired);
+            consumer.reap()?;
+            Ok(())
+        })
     })
 }
 
@@ -245,28 +239,26 @@ fn the_sidecar() -> anyhow::Result<()> {
 #[test]
 fn the_gpu_worker() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = |name: &str| vmm(name, grant.buffer.facts.device, BYTES, memory.clone());
-        for round in 0..3 {
-            let worker = stage.worker()?;
-            // In the middle of much work: what it was asked is refused with a name, or was answered before.
-            let items = (0..64).map(|i| item(&format!("{round}-{i}"))).collect::<Result<_, _>>()?;
-            let request = client.begin(ClientBody::Publish(items))?;
-            kill(worker)?;
-            let BrokerBody::Published(outcomes) = client.answer(request)? else {
-                anyhow::bail!("no outcomes")
-            };
-            for refusal in outcomes.into_iter().filter_map(Result::err) {
-                crate::scene::expect_code(&refusal, Code::WorkerFailed);
+        stage.with_lent(|mut client, memory| {
+            let item = |name: &str| vmm(name, device(0), BYTES, memory.clone());
+            for round in 0..3 {
+                let worker = stage.worker()?;
+                // In the middle of much work: what it was asked is refused with a name, or was answered before.
+                let items = (0..64).map(|i| item(&format!("{round}-{i}"))).collect::<Result<_, _>>()?;
+                let request = client.begin(ClientBody::Publish(items))?;
+                kill(worker)?;
+                let BrokerBody::Published(outcomes) = client.answer(request)? else {
+                    anyhow::bail!("no outcomes")
+                };
+                for refusal in outcomes.into_iter().filter_map(Result::err) {
+                    crate::scene::expect_code(&refusal, Code::WorkerFailed);
+                }
+                // The next publish finds a new one.
+                eventually("a publish works again", || Ok(client.publish_one(item("after")?)?.is_ok()))?;
+                ensure!(stage.worker()? != worker, "the old worker is still named");
             }
-            // The next publish finds a new one.
-            eventually("a publish works again", || Ok(client.publish_one(item("after")?)?.is_ok()))?;
-            ensure!(stage.worker()? != worker, "the old worker is still named");
-        }
-        drop((client, grant));
-        source.finish()
+            Ok(())
+        })
     })
 }
 

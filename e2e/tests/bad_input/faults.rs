@@ -9,7 +9,7 @@ use gpu_handoff_protocol::Code;
 use gpu_handoff_protocol::codec::decode_broker;
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
 use gpu_handoff_protocol::message::{
-    BrokerBody, Carrier, Claim, ClientBody, Keepsake, Reattached, SidecarBody, SlotBody,
+    BrokerBody, Claim, ClientBody, Keepsake, Reattached, SidecarBody, SlotBody,
 };
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_simcuda::faults::{Action, Fault, arm, disarm, is_armed};
@@ -39,97 +39,91 @@ fn has_struck(stage: &Stage) -> anyhow::Result<()> {
 #[test]
 fn a_member_that_breaks_workers_again_and_again() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = || vmm("breaks-it", device(0), BYTES, memory.clone());
-        for (does, code) in [
-            (Action::Crash, Code::WorkerFailed),
-            (Action::Hang, Code::WorkerTimeout),
-            (Action::Crash, Code::WorkerFailed),
-        ] {
-            next_import(stage, does)?;
-            refused_with(client.publish_one(item()?)?, code);
-        }
-        let refusal = client.publish_one(item()?)?.unwrap_err();
-        expect_code(&refusal, Code::MemberSuspended);
-        assert_eq!(refusal.compared()[0].found, "3", "{refusal}");
-        // Another process of the member is no other member, and what needs no worker is not concerned.
-        let mut again = Client::greeted(stage.rough.socket())?;
-        refused_with(again.publish_one(item()?)?, Code::MemberSuspended);
-        again.publish_one(legacy("no-worker", device(0), BYTES)?)??;
-        // Other members are served.
-        let mut other = Client::greeted(stage.consumer_socket())?;
-        other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
-        drop((client, again, other, grant));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let item = || vmm("breaks-it", device(0), BYTES, memory.clone());
+            for (does, code) in [
+                (Action::Crash, Code::WorkerFailed),
+                (Action::Hang, Code::WorkerTimeout),
+                (Action::Crash, Code::WorkerFailed),
+            ] {
+                next_import(stage, does)?;
+                refused_with(client.publish_one(item()?)?, code);
+            }
+            let refusal = client.publish_one(item()?)?.unwrap_err();
+            expect_code(&refusal, Code::MemberSuspended);
+            assert_eq!(refusal.compared()[0].found, "3", "{refusal}");
+            // Another process of the member is no other member, and what needs no worker is not concerned.
+            let mut again = Client::greeted(stage.rough.socket())?;
+            refused_with(again.publish_one(item()?)?, Code::MemberSuspended);
+            again.publish_one(legacy("no-worker", device(0), BYTES)?)??;
+            // Other members are served.
+            let mut other = Client::greeted(stage.consumer_socket())?;
+            other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
+            Ok(())
+        })
     })
 }
 
 #[test]
 fn a_member_whose_memory_breaks_workers_when_it_is_let_go() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = || vmm("breaks-it-later", device(0), BYTES, memory.clone());
-        for (does, broken) in [(Action::Crash, 1), (Action::Hang, 2), (Action::Crash, 3)] {
-            // What the worker lets go when the fault comes is the member's, whichever it is.
-            client.publish_one(item()?)??;
-            next_call(stage, "cuMemUnmap", does)?;
-            // The answer comes before that, and is true.
-            client.publish_one(item()?)??;
-            has_struck(stage)?;
-            // Whoever asks next is not to blame, and finds that the worker is gone.
-            let mut other = Client::greeted(stage.consumer_socket())?;
-            other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
-            let told = format!("broke the gpu worker gpu={} times={broken}", device(0));
-            stage.node.wait_for_log(&told)?;
-        }
-        refused_with(client.publish_one(item()?)?, Code::MemberSuspended);
-        drop((client, grant));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let item = || vmm("breaks-it-later", device(0), BYTES, memory.clone());
+            for (does, broken) in [(Action::Crash, 1), (Action::Hang, 2), (Action::Crash, 3)] {
+                // What the worker lets go when the fault comes is the member's, whichever it is.
+                client.publish_one(item()?)??;
+                next_call(stage, "cuMemUnmap", does)?;
+                // The answer comes before that, and is true.
+                client.publish_one(item()?)??;
+                has_struck(stage)?;
+                // Whoever asks next is not to blame, and finds that the worker is gone.
+                let mut other = Client::greeted(stage.consumer_socket())?;
+                other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
+                let told = format!("broke the gpu worker gpu={} times={broken}", device(0));
+                stage.node.wait_for_log(&told)?;
+            }
+            refused_with(client.publish_one(item()?)?, Code::MemberSuspended);
+            Ok(())
+        })
     })
 }
 
 #[test]
 fn memory_of_a_lost_gpu() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let item = || vmm("lost", device(0), BYTES, memory.clone());
-        let folder = stage.node.gpu.device_folder().context("a simulated device")?;
-        let lost = Fault::new(Action::Lose(0)).with_argument("gpu-worker");
-        arm(folder, NEXT, &lost)?;
-        // The worker that was there finds out, and so does each that is started after it: nobody broke those.
-        for _ in 0..5 {
-            let refusal = client.publish_one(item()?)?.unwrap_err();
-            expect_code(&refusal, Code::GpuLost);
-            ensure!(refusal.to_string().contains(&device(0).to_string()), "{refusal}");
-        }
-        disarm(folder, NEXT)?;
-        eventually("the GPU is there again", || Ok(client.publish_one(item()?)?.is_ok()))?;
-        drop((client, grant));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let item = || vmm("lost", device(0), BYTES, memory.clone());
+            let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+            let lost = Fault::new(Action::Lose(0)).with_argument("gpu-worker");
+            arm(folder, NEXT, &lost)?;
+            // The worker that was there finds out, and so does each that is started after it: nobody broke those.
+            for _ in 0..5 {
+                let refusal = client.publish_one(item()?)?.unwrap_err();
+                expect_code(&refusal, Code::GpuLost);
+                ensure!(refusal.to_string().contains(&device(0).to_string()), "{refusal}");
+            }
+            disarm(folder, NEXT)?;
+            eventually("the GPU is there again", || Ok(client.publish_one(item()?)?.is_ok()))?;
+            Ok(())
+        })
     })
 }
 
 #[test]
 fn what_waits_behind_a_descriptor_that_hangs_is_asked_again() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let request = hang_worker(stage, &mut client, memory)?;
-        let begin = std::time::Instant::now();
-        let mut other = Client::greeted(stage.consumer_socket())?;
-        other.publish_one(vmm("waits", device(0), BYTES, memory.clone())?)??;
-        ensure!(begin.elapsed() < Duration::from_secs(10), "it waited {:?}", begin.elapsed());
-        let BrokerBody::Published(outcomes) = client.answer(request)? else { anyhow::bail!("no outcomes") };
-        refused_with(outcomes.into_iter().next().context("an outcome")?, Code::WorkerTimeout);
-        drop((client, other, grant));
-        source.finish()
+        stage.with_lent(|mut client, memory| {
+            let request = hang_worker(stage, &mut client, memory)?;
+            let begin = std::time::Instant::now();
+            let mut other = Client::greeted(stage.consumer_socket())?;
+            other.publish_one(vmm("waits", device(0), BYTES, memory.clone())?)??;
+            ensure!(begin.elapsed() < Duration::from_secs(10), "it waited {:?}", begin.elapsed());
+            let BrokerBody::Published(outcomes) = client.answer(request)? else {
+                anyhow::bail!("no outcomes")
+            };
+            refused_with(outcomes.into_iter().next().context("an outcome")?, Code::WorkerTimeout);
+            Ok(())
+        })
     })
 }
 
@@ -145,72 +139,68 @@ fn hang_worker(stage: &Stage, client: &mut Client, memory: &Shared) -> anyhow::R
 #[test]
 fn a_connection_does_not_wait_for_an_offer_that_is_being_checked() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
-        let receipt = published.receipt.context("a receipt")?;
-        let item = Keepsake { id: published.id, receipt, descriptor: Some(memory.clone()) };
-        let mut sidecar = stage.rough_sidecar()?;
-        let request = hang_worker(stage, &mut client, memory)?;
-        let offer = sidecar.begin(SidecarBody::Offer(vec![item]))?;
-        let done = sidecar.begin(SidecarBody::OfferDone)?;
-        let (application, broker) = SeqPacket::pair()?;
-        let hand_on = sidecar.begin(SidecarBody::HandOn(broker.into_fd()))?;
-        let mut answers = Vec::new();
-        while answers.len() < 2 {
-            let message = sidecar.hear()?.context("the slot ended the connection")?;
-            match message.body {
-                SlotBody::HandedOn(outcome) => outcome?,
-                SlotBody::Offered(outcomes) => ensure!(outcomes == [Ok(())], "{outcomes:?}"),
-                SlotBody::Keep(_) => continue,
-                other => anyhow::bail!("{other:?}"),
+        stage.with_lent(|mut client, memory| {
+            let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
+            let receipt = published.receipt.context("a receipt")?;
+            let item = Keepsake { id: published.id, receipt, descriptor: Some(memory.clone()) };
+            let mut sidecar = stage.rough_sidecar()?;
+            let request = hang_worker(stage, &mut client, memory)?;
+            let offer = sidecar.begin(SidecarBody::Offer(vec![item]))?;
+            let done = sidecar.begin(SidecarBody::OfferDone)?;
+            let (_application, broker) = SeqPacket::pair()?;
+            let hand_on = sidecar.begin(SidecarBody::HandOn(broker.into_fd()))?;
+            let mut answers = Vec::new();
+            while answers.len() < 2 {
+                let message = sidecar.hear()?.context("the slot ended the connection")?;
+                match message.body {
+                    SlotBody::HandedOn(outcome) => outcome?,
+                    SlotBody::Offered(outcomes) => ensure!(outcomes == [Ok(())], "{outcomes:?}"),
+                    SlotBody::Keep(_) => continue,
+                    other => anyhow::bail!("{other:?}"),
+                }
+                answers.push(message.request);
             }
-            answers.push(message.request);
-        }
-        ensure!(answers == [hand_on, offer], "{answers:?} of {offer}, {done}, {hand_on}");
-        client.answer(request)?;
-        drop((application, client, grant));
-        source.finish()
+            ensure!(answers == [hand_on, offer], "{answers:?} of {offer}, {done}, {hand_on}");
+            client.answer(request)?;
+            Ok(())
+        })
     })
 }
 
 #[test]
 fn what_is_shown_again_waits_for_room_where_what_is_new_is_refused() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
-        let receipt = published.receipt.context("a receipt")?;
-        let mut first = Client::greeted(stage.rough.socket())?;
-        hang_worker(stage, &mut first, memory)?;
-        // Behind that one as many as the member may have undecided.
-        let (mut others, mut refused) = (Vec::new(), None);
-        while refused.is_none() {
-            let mut other = Client::greeted(stage.rough.socket())?;
-            let item = |i| vmm(&format!("{}-{i}", others.len()), device(0), BYTES, memory.clone());
-            let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
-            let request = other.begin(ClientBody::Publish(items))?;
-            // A refusal comes at once; what is taken in waits for the worker.
-            if let Some(frame) = other.wire.recv_within(Duration::from_millis(20)).ok().flatten() {
-                let (message, _) = decode_broker(frame)?;
-                ensure!(message.request == request, "{message:?}");
-                let BrokerBody::Published(outcomes) = message.body else { anyhow::bail!("no outcomes") };
-                refused = outcomes.into_iter().next().context("an outcome")?.err();
+        stage.with_lent(|mut client, memory| {
+            let published = client.publish_one(vmm("kept", device(0), BYTES, memory.clone())?)??;
+            let receipt = published.receipt.context("a receipt")?;
+            let mut first = Client::greeted(stage.rough.socket())?;
+            hang_worker(stage, &mut first, memory)?;
+            // Behind that one as many as the member may have undecided.
+            let (mut others, mut refused) = (Vec::new(), None);
+            while refused.is_none() {
+                let mut other = Client::greeted(stage.rough.socket())?;
+                let item = |i| vmm(&format!("{}-{i}", others.len()), device(0), BYTES, memory.clone());
+                let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
+                let request = other.begin(ClientBody::Publish(items))?;
+                // A refusal comes at once; what is taken in waits for the worker.
+                if let Some(frame) = other.wire.recv_within(Duration::from_millis(20)).ok().flatten() {
+                    let (message, _) = decode_broker(frame)?;
+                    ensure!(message.request == request, "{message:?}");
+                    let BrokerBody::Published(outcomes) = message.body else { anyhow::bail!("no outcomes") };
+                    refused = outcomes.into_iter().next().context("an outcome")?.err();
+                }
+                others.push(other);
+                ensure!(others.len() < 40, "any number of descriptors may wait");
             }
-            others.push(other);
-            ensure!(others.len() < 40, "any number of descriptors may wait");
-        }
-        expect_code(&refused.context("a refusal")?, Code::QuotaInFlight);
-        let claim = Claim { receipt, descriptor: Some(memory.clone()) };
-        match client.ask(ClientBody::Reattach(vec![claim; MESSAGE_ITEMS]))? {
-            BrokerBody::Reattached(outcomes) => {
-                ensure!(outcomes.iter().all(|o| *o == Ok(Reattached::Restored)), "{outcomes:?}");
+            expect_code(&refused.context("a refusal")?, Code::QuotaInFlight);
+            let claim = Claim { receipt, descriptor: Some(memory.clone()) };
+            match client.ask(ClientBody::Reattach(vec![claim; MESSAGE_ITEMS]))? {
+                BrokerBody::Reattached(outcomes) => {
+                    ensure!(outcomes.iter().all(|o| *o == Ok(Reattached::Restored)), "{outcomes:?}");
+                }
+                other => anyhow::bail!("{other:?}"),
             }
-            other => anyhow::bail!("{other:?}"),
-        }
-        drop((first, others, client, grant));
-        source.finish()
+            Ok(())
+        })
     })
 }

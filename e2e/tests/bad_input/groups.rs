@@ -8,7 +8,8 @@ use gpu_handoff_e2e::rough::{Client, legacy};
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, EndReason, Event, Target};
 use gpu_handoff_protocol::{BufferId, Code, DeviceUuid, LeaseId};
 
-use crate::scene::{BYTES, SOURCE, Scene, expect_code, refused_with};
+use crate::scene::{BYTES, Scene, expect_code, refused_with};
+use crate::source::SOURCE;
 
 const NOW: Duration = Duration::ZERO;
 

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use gpu_handoff_e2e::rough::{Client, Sidecar, vmm};
 use gpu_handoff_protocol::limits::MESSAGE_ITEMS;
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, SidecarBody, Target, Wanted};
+use gpu_handoff_protocol::message::{BrokerBody, ClientBody, SidecarBody, Target, Wanted};
 use gpu_handoff_protocol::{Code, Refusal, SetPart};
 
-use crate::scene::{BYTES, SOURCE, Scene, Stage, device, eventually, expect_code};
+use crate::scene::{BYTES, Scene, Stage, device, eventually, expect_code};
+use crate::source::SOURCE;
 
 /// More descriptors than a member may have in flight, whatever the limit of open files is.
 const MANY: usize = 1_024 + 8 * MESSAGE_ITEMS;
@@ -104,28 +105,26 @@ fn connections_that_are_ended_with_grants_unread() -> anyhow::Result<()> {
 #[test]
 fn a_sidecar_that_does_not_read_what_it_is_to_keep() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let source = stage.source()?;
-        let (mut client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let mut deaf: Vec<Sidecar> = Vec::new();
-        // The real one, and two that are told of everything one after the other, and read nothing.
-        for round in 0..2 {
-            let mut sidecar = stage.rough_sidecar()?;
-            sidecar.begin(SidecarBody::OfferDone)?;
-            deaf.push(sidecar);
-            for packet in 0..8 {
-                let item = |i| vmm(&format!("{round}-{packet}-{i}"), device(0), BYTES, memory.clone());
-                let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
-                ensure!(client.publish(items)?.iter().all(Result::is_ok), "a publication is refused");
+        stage.with_lent(|mut client, memory| {
+            let mut deaf: Vec<Sidecar> = Vec::new();
+            // The real one, and two that are told of everything one after the other, and read nothing.
+            for round in 0..2 {
+                let mut sidecar = stage.rough_sidecar()?;
+                sidecar.begin(SidecarBody::OfferDone)?;
+                deaf.push(sidecar);
+                for packet in 0..8 {
+                    let item = |i| vmm(&format!("{round}-{packet}-{i}"), device(0), BYTES, memory.clone());
+                    let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
+                    ensure!(client.publish(items)?.iter().all(Result::is_ok), "a publication is refused");
+                }
             }
-        }
-        others_are_served(stage)?;
-        // The pod's applications are given buffers, or told why not; who reads is served again when they are gone.
-        is_refused(stage)?;
-        drop(deaf);
-        eventually("its pod is given buffers again", || Ok(!is_refused(stage)?))?;
-        drop((client, grant));
-        source.finish()
+            others_are_served(stage)?;
+            // The pod's applications are given buffers, or told why not; who reads is served again when they are gone.
+            is_refused(stage)?;
+            drop(deaf);
+            eventually("its pod is given buffers again", || Ok(!is_refused(stage)?))?;
+            Ok(())
+        })
     })
 }
 
@@ -134,34 +133,32 @@ fn a_sidecar_that_does_not_read_what_it_is_to_keep() -> anyhow::Result<()> {
 fn a_set_of_more_buffers_than_the_share() -> anyhow::Result<()> {
     const TOTAL: u32 = 2_048;
     Scene::start()?.with_masses().run(|stage| {
-        let source = stage.source()?;
-        let (mut owner, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        for first in (0..TOTAL).step_by(MESSAGE_ITEMS) {
-            let item = |i| vmm(&format!("{first}-{i}"), device(0), BYTES, memory.clone());
-            let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
-            let part = SetPart { name: "large".parse()?, total: TOTAL, first };
-            match owner.ask(ClientBody::PublishSet { part, items })? {
-                BrokerBody::Published(outcomes) if outcomes.iter().all(Result::is_ok) => {}
+        stage.with_lent(|mut owner, memory| {
+            for first in (0..TOTAL).step_by(MESSAGE_ITEMS) {
+                let item = |i| vmm(&format!("{first}-{i}"), device(0), BYTES, memory.clone());
+                let items = (0..MESSAGE_ITEMS).map(item).collect::<anyhow::Result<_>>()?;
+                let part = SetPart { name: "large".parse()?, total: TOTAL, first };
+                match owner.ask(ClientBody::PublishSet { part, items })? {
+                    BrokerBody::Published(outcomes) if outcomes.iter().all(Result::is_ok) => {}
+                    other => anyhow::bail!("{other:?}"),
+                }
+            }
+            let mut reader = Client::greeted(stage.rough.socket())?;
+            let (name, begin) = ("large".parse()?, Instant::now());
+            let ask = ClientBody::AcquireSet { name, newer_than: 0, wait: Duration::ZERO, device: None };
+            let request = reader.begin(ask)?;
+            // Another process of the pod asks meanwhile, and is not refused for what is about to be read.
+            let mut sibling = Client::greeted(stage.rough.socket())?;
+            let asked = sibling.begin(leases(1)?)?;
+            match reader.answer(request)? {
+                BrokerBody::AcquiredSet { grants, .. } => assert_eq!(grants.len(), TOTAL as usize),
                 other => anyhow::bail!("{other:?}"),
             }
-        }
-        let mut reader = Client::greeted(stage.rough.socket())?;
-        let (name, begin) = ("large".parse()?, Instant::now());
-        let ask = ClientBody::AcquireSet { name, newer_than: 0, wait: Duration::ZERO, device: None };
-        let request = reader.begin(ask)?;
-        // Another process of the pod asks meanwhile, and is not refused for what is about to be read.
-        let mut sibling = Client::greeted(stage.rough.socket())?;
-        let asked = sibling.begin(leases(1)?)?;
-        match reader.answer(request)? {
-            BrokerBody::AcquiredSet { grants, .. } => assert_eq!(grants.len(), TOTAL as usize),
-            other => anyhow::bail!("{other:?}"),
-        }
-        println!("{TOTAL} descriptors were read in {:?}", begin.elapsed());
-        let (granted, refused) = outcomes(&mut sibling, asked)?;
-        ensure!(granted == 1, "{refused:?}");
-        drop((reader, sibling, owner, grant));
-        source.finish()
+            println!("{TOTAL} descriptors were read in {:?}", begin.elapsed());
+            let (granted, refused) = outcomes(&mut sibling, asked)?;
+            ensure!(granted == 1, "{refused:?}");
+            Ok(())
+        })
     })
 }
 
@@ -174,33 +171,31 @@ fn publish(client: &mut Client, name: &str, memory: &Arc<OwnedFd>) -> anyhow::Re
 #[test]
 fn more_publications_than_can_be_decided() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {
-        let source = stage.source()?;
-        let (client, grant) = stage.with_memory()?;
-        let Carrier::Descriptor(memory) = &grant.carrier else { anyhow::bail!("a legacy buffer") };
-        let mut clients: Vec<Client> = (0..MANY / MESSAGE_ITEMS)
-            .map(|_| Client::greeted(stage.rough.socket()))
-            .collect::<anyhow::Result<_>>()?;
-        let asked = clients.iter_mut().enumerate();
-        let requests: Vec<u64> = asked
-            .map(|(i, client)| publish(client, &i.to_string(), memory))
-            .collect::<anyhow::Result<_>>()?;
-        let mut refused = 0;
-        for (client, request) in clients.iter_mut().zip(requests) {
-            let BrokerBody::Published(outcomes) = client.answer(request)? else {
-                anyhow::bail!("no outcomes")
-            };
-            assert_eq!(outcomes.len(), MESSAGE_ITEMS);
-            let refusals: Vec<Refusal> = outcomes.into_iter().filter_map(Result::err).collect();
-            refusals.iter().for_each(|refusal| expect_code(refusal, Code::QuotaInFlight));
-            // A packet is taken in as a whole, or not at all.
-            assert!(refusals.is_empty() || refusals.len() == MESSAGE_ITEMS, "{}", refusals.len());
-            refused += refusals.len();
-        }
-        println!("{refused} of {MANY} were refused");
-        // With nothing under way there is room again.
-        let last = clients.last_mut().context("a client")?;
-        ensure!(last.publish_one(vmm("after", device(0), BYTES, memory.clone())?)?.is_ok(), "no room");
-        drop((clients, client, grant));
-        source.finish()
+        stage.with_lent(|_client, memory| {
+            let mut clients: Vec<Client> = (0..MANY / MESSAGE_ITEMS)
+                .map(|_| Client::greeted(stage.rough.socket()))
+                .collect::<anyhow::Result<_>>()?;
+            let asked = clients.iter_mut().enumerate();
+            let requests: Vec<u64> = asked
+                .map(|(i, client)| publish(client, &i.to_string(), memory))
+                .collect::<anyhow::Result<_>>()?;
+            let mut refused = 0;
+            for (client, request) in clients.iter_mut().zip(requests) {
+                let BrokerBody::Published(outcomes) = client.answer(request)? else {
+                    anyhow::bail!("no outcomes")
+                };
+                assert_eq!(outcomes.len(), MESSAGE_ITEMS);
+                let refusals: Vec<Refusal> = outcomes.into_iter().filter_map(Result::err).collect();
+                refusals.iter().for_each(|refusal| expect_code(refusal, Code::QuotaInFlight));
+                // A packet is taken in as a whole, or not at all.
+                assert!(refusals.is_empty() || refusals.len() == MESSAGE_ITEMS, "{}", refusals.len());
+                refused += refusals.len();
+            }
+            println!("{refused} of {MANY} were refused");
+            // With nothing under way there is room again.
+            let last = clients.last_mut().context("a client")?;
+            ensure!(last.publish_one(vmm("after", device(0), BYTES, memory.clone())?)?.is_ok(), "no room");
+            Ok(())
+        })
     })
 }

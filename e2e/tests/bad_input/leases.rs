@@ -8,7 +8,8 @@ use gpu_handoff_e2e::rough::{Client, legacy, vmm};
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, ClientBody, Event, Target, Wanted};
 use gpu_handoff_protocol::{BootTag, BufferId, Code, DeviceUuid, LeaseId, Lifetime};
 
-use crate::scene::{BYTES, SOURCE, Scene, expect_code, refused_with};
+use crate::scene::{BYTES, Scene, expect_code, refused_with};
+use crate::source::SOURCE;
 
 const NOW: Duration = Duration::ZERO;
 

@@ -4,6 +4,7 @@
 //! Every test runs the real plugin, real sidecars and a simulated GPU in a directory of its own. While it misbehaves, a
 //! well-behaved pair of pods goes on handing a buffer over; afterwards descriptors and GPU memory are counted.
 
+mod broker;
 mod claims;
 mod connections;
 mod daemon;
@@ -20,3 +21,4 @@ mod reach;
 mod same_user;
 mod scene;
 mod slow_peers;
+mod source;

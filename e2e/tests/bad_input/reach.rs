@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use gpu_handoff_cuda::Survey;
-use gpu_handoff_e2e::agent::{Answer, Command as Order, MemoryKind};
+use gpu_handoff_e2e::agent::{Answer, Command as Order};
 use gpu_handoff_e2e::app::App;
 use gpu_handoff_e2e::gpu::{Gpu, Settings};
 use gpu_handoff_e2e::node::{Member, Node};
@@ -14,6 +14,9 @@ use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_sys::isolate::{self, Isolation, available};
 use serde_json::json;
+
+use crate::scene::{fill, publish};
+use crate::source::SOURCE;
 
 /// A node with several GPUs; a buffer on the first of them is published.
 struct Machine {
@@ -39,12 +42,9 @@ impl Machine {
             Node::start_from(&Folder::shared()?, Arc::new(gpu), &members, &json!({ "members": list }))?;
         node.wait_for_log("surveyed the GPUs")?;
         let pods = [Pod::start(&node, "producer", Walls::None)?, Pod::start(&node, "consumer", Walls::None)?];
-        let mut producer = pods[0].app(&node)?;
-        let done = |answer| if let Answer::Refused { .. } = answer { Err(answer) } else { Ok(()) };
-        producer.expect(&Order::Connect { socket: pods[0].socket().to_path_buf() }, done)?;
-        let fill = Order::Fill { memory: "m".to_owned(), bytes: 2 << 20, kind: MemoryKind::Vmm, word: 7 };
-        producer.expect(&fill, done)?;
-        producer.expect(&Order::Publish { memory: "m".to_owned(), name: "source".to_owned() }, done)?;
+        let mut producer = pods[0].connected(&node)?;
+        fill(&mut producer)?;
+        publish(&mut producer, SOURCE)?;
         Ok(Self { node, pods, producer, survey })
     }
 
@@ -79,7 +79,7 @@ impl Machine {
         command.env("CUDA_VISIBLE_DEVICES", on.to_string());
         let mut app = App::new(command.spawn()?, false)?;
         app.connect(self.pods[1].socket())?;
-        let (name, lease) = (Some("source".to_owned()), "lease".to_owned());
+        let (name, lease) = (Some(SOURCE.to_owned()), "lease".to_owned());
         let answer =
             app.ask(&Order::Acquire { name, id: None, newer_than: 0, wait_ms: 0, lease, announce: false })?;
         Ok((app, answer))

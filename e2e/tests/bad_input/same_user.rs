@@ -13,7 +13,8 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use std::os::unix::fs::MetadataExt;
 
 use crate::descriptors::set_limit;
-use crate::scene::{BYTES, SOURCE, Scene, Stage, device};
+use crate::scene::{BYTES, Scene, Stage, device};
+use crate::source::SOURCE;
 
 /// What the daemon may have open, and so have in flight with all its user's processes.
 const LIMIT: u64 = 1_024;

@@ -15,7 +15,6 @@ use gpu_handoff_e2e::node::{Member, Node, PATIENCE};
 use gpu_handoff_e2e::pod::{Pod, Walls};
 use gpu_handoff_e2e::rough::{Client, Sidecar, vmm};
 use gpu_handoff_e2e::wait;
-use gpu_handoff_protocol::message::{Grant, Target};
 use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
 use gpu_handoff_simcuda::dump;
 
@@ -33,8 +32,6 @@ const SLOWER: u32 = 10;
 const SLOW: Duration = Duration::from_millis(250);
 /// The same for [`Scene::with_masses`], where nothing was optimised.
 const SLOW_MASSES: Duration = Duration::from_secs(5);
-/// The name under which [`Stage::source`] is published.
-pub(crate) const SOURCE: &str = "source";
 
 /// A GPU of the simulated machine.
 pub(crate) fn device(minor: u8) -> DeviceUuid {
@@ -224,21 +221,6 @@ impl Stage {
     /// An application of a pod that has connected.
     pub(crate) fn connected(&self, pod: &Pod) -> anyhow::Result<App> {
         pod.connected(&self.node)
-    }
-
-    /// An application of the pod that misbehaves, which itself behaves well: it has published [`SOURCE`].
-    pub(crate) fn source(&self) -> anyhow::Result<App> {
-        let mut app = self.connected(&self.rough)?;
-        fill(&mut app)?;
-        publish(&mut app, SOURCE)?;
-        Ok(app)
-    }
-
-    /// A rough client of the misbehaving pod that holds a lease of [`SOURCE`], and so a descriptor of GPU memory.
-    pub(crate) fn with_memory(&self) -> anyhow::Result<(Client, Grant)> {
-        let mut client = Client::greeted(self.rough.socket())?;
-        let grant = client.acquire(Target::Name(SOURCE.parse()?), PATIENCE)??;
-        Ok((client, grant))
     }
 
     /// The socket of a well-behaved pod, for a guest.
