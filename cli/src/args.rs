@@ -12,6 +12,9 @@ pub struct Args {
     /// The pod's socket
     #[arg(long, global = true, env = "GPU_HANDOFF_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// How a result is written; json of `watch`: one object a line
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Format,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -23,30 +26,15 @@ const EXIT_CODES: &str = "Exit codes: 0 well, 1 refused or findings, 2 usage, 3 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the buffers of this pod's group
-    List {
-        /// How to write it
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
+    List,
     /// Show what happens to the buffers of this pod's group, until interrupted
-    Watch {
-        /// How to write it; json: one object a line
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
+    Watch,
     /// Show who the node takes this pod for
-    Whoami {
-        /// How to write it
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
+    Whoami,
     /// Explain a refusal's code, or list all codes; needs no daemon
     Explain {
         /// The code, such as NOT_FOUND, or its number
         code: Option<String>,
-        /// How to write it
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
     },
 }
 

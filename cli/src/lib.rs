@@ -20,13 +20,12 @@ pub use failure::Failure;
 /// # Errors
 /// A [`Failure`]: its text is for standard error, its code is the process's.
 pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
-    let Args { socket, command } = args;
-    let connect = || failure::connect(socket.clone());
+    let Args { socket, output, command } = args;
     let outcome = match command {
-        Command::List { output } => list::run(&connect()?, output, out),
-        Command::Watch { output } => watch::run(&failure::connect_for_long(socket)?, output, out),
-        Command::Whoami { output } => whoami::run(&connect()?, output, out),
-        Command::Explain { code, output } => explain::run(code.as_deref(), output, out),
+        Command::List => list::run(&failure::connect(socket)?, output, out),
+        Command::Watch => watch::run(&failure::connect_for_long(socket)?, output, out),
+        Command::Whoami => whoami::run(&failure::connect(socket)?, output, out),
+        Command::Explain { code } => explain::run(code.as_deref(), output, out),
     };
     match outcome {
         // Whoever read our output has read enough.

@@ -166,6 +166,15 @@ fn list_speaks_json() {
 }
 
 #[test]
+fn how_a_result_is_written_is_said_before_or_after_the_command() {
+    for arguments in [["-o", "json", "list"], ["list", "-o", "json"]] {
+        assert_eq!(json(&gpu_handoff(&arguments, empty))["buffers"], serde_json::json!([]), "{arguments:?}");
+    }
+    let explained = command(&["--output", "json", "explain", "NOT_FOUND"], Path::new("/nowhere"));
+    assert_eq!(json(&explained)["code"], "NOT_FOUND");
+}
+
+#[test]
 fn an_empty_group_is_said_in_words() {
     assert_eq!(stdout(&gpu_handoff(&["list"], empty)), "no buffers in group ml/llama\n");
     assert_eq!(json(&gpu_handoff(&["list", "-o", "json"], empty))["buffers"], serde_json::json!([]));
