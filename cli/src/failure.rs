@@ -3,11 +3,9 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use gpu_handoff_client::{Client, ClientBuilder, ClientError, Code};
+use gpu_handoff_client::{ClientError, Code};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -50,25 +48,6 @@ impl Failure {
 /// The sidecar answers, and there is no daemon behind it.
 fn is_unreachable(code: Option<Code>) -> bool {
     matches!(code, Some(Code::BrokerUnavailable | Code::ShuttingDown))
-}
-
-/// Connects as the application of this pod would.
-/// Most commands tell of one daemon: that this one is gone, their user wants to know.
-pub(crate) fn connect(socket: Option<PathBuf>) -> Result<Client, Failure> {
-    Ok(builder(socket).reconnect(Duration::ZERO).connect()?)
-}
-
-/// Connects for as long as it takes, whatever becomes of the daemon meanwhile.
-pub(crate) fn connect_for_long(socket: Option<PathBuf>) -> Result<Client, Failure> {
-    Ok(builder(socket).connect()?)
-}
-
-fn builder(socket: Option<PathBuf>) -> ClientBuilder {
-    let builder = Client::builder().program("gpu-handoff");
-    match socket {
-        Some(path) => builder.socket(path),
-        None => builder,
-    }
 }
 
 impl fmt::Display for Failure {

@@ -3,8 +3,10 @@
 //! Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable. No command loads CUDA.
 
 mod args;
+mod connect;
 mod explain;
 mod failure;
+mod limits;
 mod list;
 mod output;
 mod watch;
@@ -22,9 +24,9 @@ pub use failure::Failure;
 pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
     let Args { socket, output, command } = args;
     let outcome = match command {
-        Command::List => list::run(&failure::connect(socket)?, output, out),
-        Command::Watch => watch::run(&failure::connect_for_long(socket)?, output, out),
-        Command::Whoami => whoami::run(&failure::connect(socket)?, output, out),
+        Command::List => list::run(&connect::once(socket)?, output, out),
+        Command::Watch => watch::run(&connect::for_long(socket)?, output, out),
+        Command::Whoami => whoami::run(&connect::once(socket)?, output, out),
         Command::Explain { code } => explain::run(code.as_deref(), output, out),
     };
     match outcome {

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is a failed test")]
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -235,6 +236,26 @@ fn no_daemon_is_exit_code_3() {
     assert_eq!(output.status.code(), Some(3));
     let text = stderr(&output);
     assert!(text.contains("connect to /nowhere/app.sock") && text.contains("remedy:"), "{text}");
+}
+
+#[test]
+fn who_waits_for_the_daemon_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.sock");
+    let listener = SeqListener::bind(&path).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-handoff"));
+    command.arg("list").env("GPU_HANDOFF_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut told = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    // Nobody has answered yet, and nobody does before this is said.
+    stderr.read_line(&mut told).unwrap();
+    assert_eq!(told, "waiting for the node daemon to answer, for at most 12s in all\n");
+    serve(&listener, without_daemon);
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("refused with BROKER_UNAVAILABLE") && !rest.contains("waiting"), "{rest}");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
 #[test]

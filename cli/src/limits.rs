@@ -1,0 +1,9 @@
+//! The command's limits, each named with its unit.
+
+use std::time::Duration;
+
+/// How long reaching the node daemon may take. Longer than a sidecar holds a connection while the daemon is away (10 s),
+/// so that its refusal, which says more than that the time is over, comes first.
+pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(12);
+/// After what time the user is told what is waited for.
+pub(crate) const SILENT_TIME: Duration = Duration::from_secs(1);
