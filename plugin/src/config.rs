@@ -99,6 +99,16 @@ pub enum ConfigError {
         "the broker may not run as root, who owns the node's files even without capabilities: leave --broker-user out, or say a user that nothing else on the node runs as"
     )]
     BrokerIsRoot,
+    /// A pod would be the broker's user.
+    #[error(
+        "the member of slot {slot} is of user {user}, as whom the broker runs: no pod may run as that user, who owns the broker's files and could signal it; give the pod another user, or say another --broker-user"
+    )]
+    MemberIsBroker {
+        /// The member's slot.
+        slot: SlotId,
+        /// Its user, and the broker's.
+        user: u32,
+    },
     /// The kernel does not tell what is needed.
     #[error("cannot read {what}")]
     System {
@@ -128,6 +138,8 @@ impl Config {
         for member in &file.members {
             check_socket_path(slot_socket(&run_dir, &member.slot))?;
         }
+        let user = user_for(broker_user)?;
+        check_members_users(&file.members, user)?;
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
         let boot = BootTag::from_boot_id(&text).map_err(|e| system(BOOT_ID, std::io::Error::other(e)))?;
@@ -137,7 +149,7 @@ impl Config {
             policy: file.policy,
             members: file.members,
             boot,
-            user: user_for(broker_user)?,
+            user,
             nvidia_proc_root: args.nvidia_proc_root,
             nvidia_dev_root: args.nvidia_dev_root,
             descriptors: descriptor_limit(),
@@ -161,6 +173,16 @@ fn user_for(said: Option<BrokerUser>) -> Result<Option<User>, ConfigError> {
         Ok(Some(wanted))
     } else {
         Err(ConfigError::BrokerUser { wanted: wanted.uid, own: own.as_raw() })
+    }
+}
+
+/// A broker that was given a user of its own, to be nobody else, shares it with no member. Where it runs as the node does,
+/// members are of that user mostly.
+fn check_members_users(members: &[StaticMember], broker: Option<User>) -> Result<(), ConfigError> {
+    let Some(User { uid: user, .. }) = broker else { return Ok(()) };
+    match members.iter().find(|member| member.user == Some(user)) {
+        Some(member) => Err(ConfigError::MemberIsBroker { slot: member.slot.clone(), user }),
+        None => Ok(()),
     }
 }
 
@@ -232,6 +254,24 @@ mod tests {
         assert!(good.to_string().contains(&format!("held to its own files {}", Held::could_be())), "{good}");
         let refused = config(members.clone()).unwrap_err();
         assert!(matches!(refused, ConfigError::KubeletPresent { .. }));
+    }
+
+    #[test]
+    fn no_member_may_be_of_the_user_that_the_broker_was_given() {
+        let member = |user: u32| {
+            let text = format!(r#"{{"slot":"a","namespace":"n","pod":"p","group":"g","user":{user}}}"#);
+            serde_json::from_str::<StaticMember>(&text).unwrap()
+        };
+        let broker = Some(BROKER_USER);
+        assert!(check_members_users(&[member(0), member(BROKER_USER.uid + 1)], broker).is_ok());
+        let members = [member(1), member(BROKER_USER.uid)];
+        let refused = check_members_users(&members, broker).unwrap_err().to_string();
+        assert!(
+            refused.contains("slot a is of user 64532") && refused.contains("--broker-user"),
+            "{refused}"
+        );
+        // One that runs as the node's own user was given none.
+        assert!(check_members_users(&members, None).is_ok());
     }
 
     #[test]
