@@ -210,7 +210,8 @@ impl fmt::Display for Config {
             self.descriptors,
             limits::WANTED_DESCRIPTORS
         )?;
-        writeln!(f, "policy         {:?}", self.policy)?;
+        let policy = serde_json::to_string(&self.policy).map_err(|_| fmt::Error)?;
+        writeln!(f, "policy         {policy}")?;
         write!(f, "members        {}", self.members.len())?;
         for m in &self.members {
             write!(f, "\n  slot {} is pod {} in group {}", m.slot, m.pod(), m.group())?;
@@ -254,6 +255,11 @@ mod tests {
         assert!(good.to_string().contains(&format!("held to its own files {}", Held::could_be())), "{good}");
         let refused = config(members.clone()).unwrap_err();
         assert!(matches!(refused, ConfigError::KubeletPresent { .. }));
+        // The policy in the words of the file: what is shown can be put there.
+        let shown = good.to_string();
+        let policy = shown.lines().find_map(|line| line.strip_prefix("policy ")).unwrap().trim();
+        assert!(policy.starts_with(r#"{"legacy":"deny","quota":{"buffers":16384,"#), "{policy}");
+        assert_eq!(serde_json::from_str::<Policy>(policy).unwrap(), good.policy);
     }
 
     #[test]
