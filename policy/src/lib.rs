@@ -168,6 +168,34 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_refusals_shows_the_quotas_that_hold_where_nothing_is_said() {
+        let (policy, quota) = (Policy::default(), Quota::default());
+        let full = Usage { buffers: quota.buffers, bytes: 0, leases: quota.leases };
+        let nearly = Usage { bytes: quota.bytes - (1 << 30), ..Usage::default() };
+        let large = BufferFacts { allocation_size: 2 << 30, ..facts(Kind::Vmm) };
+        let refusals = [
+            policy.may_publish(&full, &facts(Kind::Vmm)),
+            policy.may_publish(&nearly, &large),
+            policy.may_lease(&full, 1),
+            policy.may_publish(&Usage::default(), &facts(Kind::Legacy)),
+        ];
+        let page = include_str!("../../docs/refusals.md");
+        for refusal in refusals.map(|outcome| outcome.unwrap_err().to_string()) {
+            let (example, _) = refusal.split_once("; remedy").unwrap();
+            assert!(page.contains(&format!("    {example}\n")), "{example}");
+        }
+        // What the node counts by itself.
+        for (code, limit) in
+            [(Code::TooManyRequests, quota.requests), (Code::TooManyConnections, quota.connections)]
+        {
+            let mut examples =
+                page.lines().filter(|line| line.starts_with(&format!("    refused: {code} (")));
+            let example = examples.next().unwrap();
+            assert!(example.contains(&format!("wanted at most {limit}")), "{example}");
+        }
+    }
+
+    #[test]
     fn pod_lifetime_needs_a_grant() {
         let wanted = BufferFacts { lifetime: Lifetime::Pod, ..facts(Kind::Vmm) };
         let refusal = Policy::default().may_publish(&Usage::default(), &wanted).unwrap_err();
