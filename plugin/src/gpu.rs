@@ -10,6 +10,7 @@
 //! |---|---|
 //! | a lane asks; a deadline for each request | [`inspector`] |
 //! | a lane's connection to one worker | `road` |
+//! | how often a member's descriptors broke workers lately | `strikes` |
 //! | what a descriptor looks like, without the driver | `look` |
 //! | which GPUs the node has; a supervisor for each | [`workers`] |
 //! | the driver is asked which there are | `learning` |
@@ -28,6 +29,7 @@ mod look;
 mod road;
 pub mod self_test;
 pub mod starter;
+mod strikes;
 mod supervisor;
 mod told;
 mod wire;

@@ -69,8 +69,11 @@ pub const WORKER_END_TIME: Duration = Duration::from_secs(1);
 pub const WORKER_FATE_TIME: Duration = Duration::from_secs(3);
 /// How long a GPU worker stays that nobody asks anything. The next one needs about 10 ms to start.
 pub const WORKER_IDLE_TIME: Duration = Duration::from_secs(60);
-/// GPU workers that may break over descriptors of one member; then it may not publish vmm buffers any more, until it leaves.
-pub const WORKERS_BROKEN: u32 = 3;
+/// GPU workers that may break over descriptors of one member within [`STRIKE_TIME`]; with so many it may not publish vmm
+/// buffers until one of them counts no more.
+pub const WORKERS_BROKEN: usize = 3;
+/// How long a GPU worker that broke counts against the member.
+pub const STRIKE_TIME: Duration = Duration::from_secs(600);
 /// GPU workers that were killed and have not ended, with which no further one is started.
 pub const WORKERS_ENDING: usize = 8;
 /// Distinct failures of GPU workers that are remembered as logged.

@@ -119,8 +119,8 @@ codes! {
     TooManyConnections = 46, "TOO_MANY_CONNECTIONS", "share one connection in a process";
     /// Too many descriptors for the member are under way and unread.
     QuotaInFlight = 47, "QUOTA_IN_FLIGHT", "read the answers that are under way before acquiring more";
-    /// Descriptors of the member crashed or hung a GPU worker too often.
-    MemberSuspended = 48, "MEMBER_SUSPENDED", "restart the pod; if it comes again, look at the node's GPU and at what the pod exports";
+    /// Descriptors of the member crashed or hung a GPU worker too often lately.
+    MemberSuspended = 48, "MEMBER_SUSPENDED", "publish again after 10 minutes; if it comes again, look at the node's GPU and at what the pod exports";
     /// The peer's identity could not be established beyond doubt.
     PeerUnknown = 50, "PEER_UNKNOWN", "connect from a live process of the pod itself";
     /// What was handed on is no connected SOCK_SEQPACKET socket.

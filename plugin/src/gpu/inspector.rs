@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
@@ -17,6 +18,7 @@ use tracing::{Instrument, Span, warn};
 use super::Verdict;
 use super::look::Look;
 use super::road::{Answer, Link, Road};
+use super::strikes::Strikes;
 use super::wire::{Begun, Request};
 use super::workers::{Need, NotReady, Reach, WorkerNeed};
 use crate::limits;
@@ -34,7 +36,7 @@ pub struct Inspector {
     buffer: Rc<RefCell<RecvBuffer>>,
     next_id: Cell<u64>,
     /// Workers that broke over a descriptor of this lane's member.
-    broken: Rc<Cell<u32>>,
+    broken: Rc<RefCell<Strikes>>,
     /// The worker that was asked last, until it is told that it will be asked again: once for each time it was.
     asked: RefCell<Weak<Road>>,
     /// The lane's, for what is logged on its behalf.
@@ -114,15 +116,7 @@ impl Inspector {
 
     /// Whoever breaks workers again and again keeps the others waiting.
     fn may_ask(&self) -> Result<(), Refusal> {
-        if self.broken.get() < limits::WORKERS_BROKEN {
-            return Ok(());
-        }
-        let wanted = format!("fewer than {}", limits::WORKERS_BROKEN);
-        Err(Refusal::new(Code::MemberSuspended).compared_with(
-            "broken gpu workers",
-            wanted,
-            self.broken.get(),
-        ))
+        self.broken.borrow().check(Instant::now())
     }
 
     async fn node_has(&self, device: DeviceUuid) -> Result<(), Refusal> {
@@ -270,11 +264,12 @@ impl Inspector {
 }
 
 /// Another worker broke over a descriptor of the member.
-fn broke_one(broken: &Cell<u32>, gpu: DeviceUuid) {
-    broken.set(broken.get() + 1);
-    warn!(%gpu, times = broken.get(), "a descriptor of the member broke the gpu worker");
-    if broken.get() == limits::WORKERS_BROKEN {
-        warn!("the member may not publish vmm buffers any more");
+fn broke_one(broken: &RefCell<Strikes>, gpu: DeviceUuid) {
+    let now = Instant::now();
+    let times = broken.borrow_mut().add(now);
+    warn!(%gpu, times, "a descriptor of the member broke the gpu worker");
+    if let Err(refusal) = broken.borrow().check(now) {
+        warn!(%refusal, "the member may not publish vmm buffers for a while");
     }
 }
 
