@@ -114,7 +114,8 @@ impl Door {
         while self.held.front().is_some_and(|h| h.until <= now) {
             if let Some(held) = self.held.pop_front() {
                 let waited = format!("not within {:?}", limits::HOLD_TIME);
-                refuse(held.connection, &unavailable("there", waited));
+                let refusal = self.uplink.displaced().cloned();
+                refuse(held.connection, &refusal.unwrap_or_else(|| unavailable("there", waited)));
             }
         }
         for held in self.uplink.overdue(now) {

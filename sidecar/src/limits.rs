@@ -15,6 +15,11 @@ pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 pub const RETRY_FIRST: Duration = Duration::from_millis(20);
 /// Longest pause between two tries to reach the daemon.
 pub const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// How long a sidecar whose slot was taken over by another one stays away before it tries to serve it again; it doubles each
+/// time, so that two do not fight.
+pub const DISPLACED_FIRST: Duration = Duration::from_secs(1);
+/// The longest that it stays away.
+pub const DISPLACED_LONGEST: Duration = Duration::from_secs(60);
 /// How long the readiness check may take in all.
 pub const READY_TIME: Duration = Duration::from_secs(3);
 

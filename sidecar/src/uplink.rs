@@ -34,6 +34,8 @@ enum UplinkError {
     Ended,
     #[error("the daemon refused")]
     Refused(#[source] Refusal),
+    #[error("another sidecar has taken this one's slot over")]
+    Displaced(#[source] Refusal),
     #[error("the daemon said what cannot be read")]
     Unreadable(#[source] Refusal),
     #[error("the daemon said what does not belong here")]
@@ -73,6 +75,10 @@ pub struct Uplink {
     buffer: RecvBuffer,
     next_try: Instant,
     pause: Duration,
+    /// How long it is stayed away once another sidecar takes the slot over.
+    displaced_pause: Duration,
+    /// Another sidecar has taken the slot over: what the daemon said.
+    displaced: Option<Refusal>,
     last_request: RequestId,
     /// Connections handed on whose answer is not in yet.
     in_flight: BTreeMap<RequestId, InFlight>,
@@ -96,6 +102,8 @@ impl Uplink {
             buffer: RecvBuffer::new(),
             next_try: Instant::now(),
             pause: limits::RETRY_FIRST,
+            displaced_pause: limits::DISPLACED_FIRST,
+            displaced: None,
             last_request: 0,
             in_flight: BTreeMap::new(),
             unsent: None,
@@ -103,6 +111,12 @@ impl Uplink {
             offering: Offering::default(),
             said: None,
         }
+    }
+
+    /// Why the daemon is not asked at present: another sidecar has taken the slot over.
+    #[must_use]
+    pub fn displaced(&self) -> Option<&Refusal> {
+        self.displaced.as_ref()
     }
 
     /// Whether one more connection can be handed on now.
@@ -187,6 +201,7 @@ impl Uplink {
         self.link = self.opening.take().map(|o| o.link);
         self.offering = Offering::default();
         self.pause = limits::RETRY_FIRST;
+        self.displaced = None;
         self.said = None;
         Ok(())
     }
@@ -251,6 +266,10 @@ impl Uplink {
                     self.keeper.forget(id);
                 }
             }
+            // Once it was welcome, there is one reason for that.
+            SlotBody::Refused(refusal) if refusal.code() == Code::TooManyConnections => {
+                return Err(UplinkError::Displaced(refusal));
+            }
             SlotBody::Refused(refusal) => return Err(UplinkError::Refused(refusal)),
             SlotBody::Welcome { .. } => return Err(UplinkError::Strange),
         }
@@ -258,10 +277,21 @@ impl Uplink {
     }
 
     fn lost(&mut self, why: &UplinkError) -> Vec<Held> {
-        let text = chain(why);
-        if self.said.as_ref() != Some(&text) {
-            warn!(error = text, slot = %self.slot.display(), "the daemon cannot be reached; connections are held");
-            self.said = Some(text);
+        if let UplinkError::Displaced(refusal) = why {
+            let (pause, slot) = (self.displaced_pause, self.slot.display());
+            warn!(%refusal, %slot, again_in = ?pause, "another sidecar has taken this one's slot over: only one may serve it");
+            self.displaced = Some(refusal.clone());
+            self.next_try = Instant::now() + pause;
+            self.displaced_pause = (pause * 2).min(limits::DISPLACED_LONGEST);
+        } else {
+            self.complain(why);
+            self.displaced = None;
+            if self.link.is_some() {
+                // It was in its place: this is about the daemon.
+                self.displaced_pause = limits::DISPLACED_FIRST;
+            }
+            self.next_try = Instant::now() + self.pause;
+            self.pause = (self.pause * 2).min(limits::RETRY_LONGEST);
         }
         for link in self.opening.take().map(|o| o.link).into_iter().chain(self.link.take()) {
             link.end();
@@ -269,9 +299,15 @@ impl Uplink {
         if let Some((_, packet)) = self.unsent.take() {
             self.keeper.close(packet.descriptors);
         }
-        self.next_try = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(limits::RETRY_LONGEST);
         std::mem::take(&mut self.in_flight).into_values().map(|f| f.held).collect()
+    }
+
+    fn complain(&mut self, why: &UplinkError) {
+        let text = chain(why);
+        if self.said.as_ref() != Some(&text) {
+            warn!(error = text, slot = %self.slot.display(), "the daemon cannot be reached; connections are held");
+            self.said = Some(text);
+        }
     }
 }
 

@@ -227,6 +227,33 @@ fn more_connections_than_the_quota_allows() -> anyhow::Result<()> {
     })
 }
 
+/// A second sidecar serves the slot, as where two were started for it.
+#[test]
+fn two_sidecars_of_one_slot_do_not_fight_and_each_says_why() -> anyhow::Result<()> {
+    Scene::start()?.run(|stage| {
+        let mut sidecar = stage.rough_sidecar()?;
+        sidecar.begin(SidecarBody::OfferDone)?;
+        let told = || stage.rough_log().matches("another sidecar has taken this one's slot over").count();
+        eventually("the older one says so", || Ok(told() == 1))?;
+        let log = stage.rough_log();
+        ensure!(
+            log.contains("TOO_MANY_CONNECTIONS") && log.contains("run one sidecar for each slot"),
+            "{log}"
+        );
+        // It comes again after a while, and is the newer one then. Meanwhile the slot is the other's.
+        let (mut client, _copy) = handed_on(&mut sidecar)?;
+        client.greet()?;
+        let refusal = sidecar.refused()?;
+        expect_code(&refusal, Code::TooManyConnections);
+        ensure!(refusal.compared()[0].what == "sidecars of the slot", "{refusal}");
+        // Who was handed on by a sidecar that had to go stays.
+        ensure!(client.acquire_nothing()?, "the connection does not go on");
+        ensure!(Client::greeted(stage.rough.socket())?.acquire_nothing()?, "the pod is not served any more");
+        ensure!(told() == 1, "they fight");
+        Ok(())
+    })
+}
+
 #[test]
 fn more_sidecars_than_a_slot_serves() -> anyhow::Result<()> {
     Scene::start()?.run(|stage| {

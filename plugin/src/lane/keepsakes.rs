@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{Carrier, Keepsake, SlotBody};
 use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt, ProcessKey, Receipt, ReceiptBody, Subject};
-use gpu_handoff_protocol::{BufferId, limits as wire, message::Grant};
+use gpu_handoff_protocol::{BufferId, Code, Refusal, limits as wire, message::Grant};
 use tokio::sync::Notify;
 
 use super::LaneSpec;
@@ -29,6 +29,8 @@ pub(super) struct KeeperId(u64);
 pub(super) struct Keepsakes {
     last_keeper: Cell<u64>,
     keeper: Cell<Option<KeeperId>>,
+    /// The last that was appointed, whether it is the keeper still or not.
+    appointed: Cell<Option<KeeperId>>,
     waiting: RefCell<Waiting>,
     /// Receipts of buffers whose publisher is being answered.
     fresh: RefCell<HashMap<BufferId, Receipt>>,
@@ -62,6 +64,7 @@ impl Keepsakes {
     /// From now on this connection is told what to keep, but for what it `offered`.
     pub(super) fn appoint(&self, keeper: KeeperId, offered: HashSet<BufferId>) {
         self.keeper.set(Some(keeper));
+        self.appointed.set(Some(keeper));
         *self.waiting.borrow_mut() = Waiting { offered, ..Waiting::default() };
         // The one before is told nothing any more.
         self.stirred.notify_waiters();
@@ -136,30 +139,39 @@ impl Keepsakes {
         self.stirred.notify_waiters();
     }
 
-    /// Whether a connection that was appointed is not the keeper any more.
-    fn is_deposed(&self, keeper: KeeperId) -> bool {
-        self.keeper.get() != Some(keeper)
+    /// Checks that a connection that was appointed is still the keeper.
+    fn check(&self, keeper: KeeperId) -> Result<(), Refusal> {
+        if self.keeper.get() == Some(keeper) {
+            Ok(())
+        } else if self.appointed.get() == Some(keeper) {
+            Err(Refusal::new(Code::ShuttingDown).compared_with("keepsakes", "read", "not read"))
+        } else {
+            Err(Refusal::new(Code::TooManyConnections)
+                .compared_with("sidecars of the slot", 1, "a newer one, which has taken it over")
+                .with_remedy("run one sidecar for each slot: end this one, or the newer one"))
+        }
     }
 
-    /// What a connection that was appointed is to be told next; `None`: it is not the keeper any more, however long ago
-    /// that was. One that was not is told nothing.
+    /// What a connection that was appointed is to be told next. One that was not is told nothing.
+    ///
+    /// # Errors
+    /// It is not the keeper any more, however long ago that was: `TOO_MANY_CONNECTIONS` where another one is or was since,
+    /// `SHUTTING_DOWN` where it is to come again.
     pub(super) async fn next(
         &self,
         keeper: KeeperId,
         appointed: bool,
         spec: &LaneSpec,
         sealer: &Sealer,
-    ) -> Option<SlotBody> {
+    ) -> Result<SlotBody, Refusal> {
         if !appointed {
             return std::future::pending().await;
         }
         loop {
             let stirred = self.stirred.notified();
-            if self.is_deposed(keeper) {
-                return None;
-            }
+            self.check(keeper)?;
             if let Some(body) = self.waiting.borrow_mut().next(spec, sealer) {
-                return Some(body);
+                return Ok(body);
             }
             stirred.await;
         }
@@ -253,16 +265,17 @@ mod tests {
         let keepsakes = Keepsakes::default();
         let (first, second) = (keepsakes.introduce(), keepsakes.introduce());
         keepsakes.appoint(first, HashSet::new());
-        assert!(!keepsakes.is_deposed(first));
+        assert_eq!(keepsakes.check(first), Ok(()));
+        let code = |keeper| keepsakes.check(keeper).unwrap_err().code();
         let boot = gpu_handoff_protocol::BootTag(1);
         for random in 0..=limits::FORGETS as u128 {
             keepsakes.forget(BufferId { boot, random });
         }
-        assert!(keepsakes.is_deposed(first), "it did not read");
+        assert_eq!(code(first), Code::ShuttingDown, "it did not read, and is to come again");
         keepsakes.appoint(second, HashSet::new());
-        assert!(keepsakes.is_deposed(first) && !keepsakes.is_deposed(second));
+        assert_eq!((code(first), keepsakes.check(second)), (Code::TooManyConnections, Ok(())));
         keepsakes.depose();
-        assert!(keepsakes.is_deposed(second));
+        assert_eq!((code(first), code(second)), (Code::TooManyConnections, Code::ShuttingDown));
     }
 
     fn keepable(id: BufferId) -> Keepable {

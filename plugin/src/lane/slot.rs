@@ -80,10 +80,7 @@ async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
                 let (request, outcomes) = sidecar.offering.show(checked)?;
                 say(socket, request, SlotBody::Offered(outcomes)).await;
             }
-            told = context.keepsakes.next(keeper, appointed, spec, sealer) => match told {
-                Some(body) => say(socket, 0, body).await,
-                None => return Err(Refusal::new(Code::ShuttingDown).compared_with("keepsakes", "read", "not read")),
-            },
+            told = context.keepsakes.next(keeper, appointed, spec, sealer) => say(socket, 0, told?).await,
         }
         sidecar.offering.go_on(keeper);
     }

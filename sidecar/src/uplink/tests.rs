@@ -164,3 +164,47 @@ async fn a_daemon_that_does_not_answer_gets_no_more_than_the_limit_and_is_overdu
     assert!(scene.uplink.changed().await.is_empty());
     assert!(scene.uplink.takes_more());
 }
+
+#[tokio::test]
+async fn a_sidecar_whose_slot_is_taken_over_stays_away_longer_each_time() {
+    let (mut scene, mut daemon) = Scene::connected("displaced").await;
+    let newer =
+        Refusal::new(Code::TooManyConnections).compared_with("sidecars of the slot", 1, "a newer one");
+    for pause in [1, 2, 4].map(|times| limits::DISPLACED_FIRST * times) {
+        daemon.say(0, SlotBody::Refused(newer.clone())).await;
+        let begin = Instant::now();
+        while scene.uplink.link.is_some() {
+            assert!(scene.uplink.changed().await.is_empty());
+        }
+        assert_eq!(scene.uplink.displaced(), Some(&newer));
+        assert!(scene.uplink.next_try >= begin + pause && scene.uplink.next_try <= Instant::now() + pause);
+        scene.uplink.next_try = Instant::now();
+        daemon = welcome(&mut scene).await;
+        assert_eq!(scene.uplink.displaced(), None);
+    }
+    // A daemon that ends is another matter, and is looked for at once.
+    drop(daemon);
+    scene.uplink.changed().await;
+    assert!(scene.uplink.next_try <= Instant::now() + limits::RETRY_FIRST);
+    assert_eq!(scene.uplink.displaced_pause, limits::DISPLACED_FIRST);
+    // Where there is no daemon any more, that is why nobody is served, whoever had the slot last.
+    let daemon = welcome(&mut scene).await;
+    daemon.say(0, SlotBody::Refused(newer)).await;
+    while scene.uplink.displaced().is_none() {
+        assert!(scene.uplink.changed().await.is_empty());
+    }
+    std::fs::remove_file(&scene.path).unwrap();
+    assert!(scene.uplink.changed().await.is_empty());
+    assert_eq!(scene.uplink.displaced(), None);
+}
+
+/// A daemon comes, or the same again.
+async fn welcome(scene: &mut Scene) -> Daemon {
+    open(&mut scene.uplink).await;
+    let daemon = scene.daemon().await;
+    daemon.greet().await;
+    while scene.uplink.link.is_none() {
+        assert!(scene.uplink.changed().await.is_empty());
+    }
+    daemon
+}
