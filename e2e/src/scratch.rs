@@ -1,4 +1,5 @@
-//! Folders that go with their scenario, also when that is killed: the next one sweeps what nobody holds any more.
+//! Folders that go with their scenario, also when that is killed: the next one sweeps what nobody holds any more, whatever it
+//! is that bears such a name.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -60,7 +61,7 @@ fn sweep(prefix: &str, parent: &Path) {
     for path in entries.flatten().filter(ours).map(|entry| entry.path()) {
         if is_left_over(&path).unwrap_or(false) {
             // Another scenario may sweep at the same time.
-            let _ = std::fs::remove_dir_all(&path);
+            let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
         }
     }
 }
@@ -83,5 +84,22 @@ mod tests {
         assert!(!is_left_over(&path).unwrap());
         drop(scratch);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_nobody_holds_any_more_is_swept_whether_folder_or_file() {
+        let parent = tempfile::tempdir().unwrap();
+        let [folder, file, young, anothers] =
+            ["left-folder", "left-file", "left-young", "another"].map(|name| parent.path().join(name));
+        std::fs::create_dir(&folder).unwrap();
+        for path in [&file, &young, &anothers] {
+            std::fs::write(path, "").unwrap();
+        }
+        let long_ago = std::time::SystemTime::now() - YOUNG * 2;
+        for path in [&folder, &file, &anothers] {
+            File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        sweep("left-", parent.path());
+        assert_eq!([folder, file, young, anothers].map(|path| path.exists()), [false, false, true, true]);
     }
 }
