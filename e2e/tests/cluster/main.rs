@@ -12,13 +12,15 @@
 //! | what a pod is asked to be | `plan` |
 //! | pods started and waited for | `pods` |
 //! | programs in them | `program` |
+//! | the product's images | `images` |
 //! | what is printed of a failure | `report` |
 //!
-//! So far all scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
+//! So far the other scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
 
 mod claims;
 mod ground;
 mod handover;
+mod images;
 mod matrix;
 mod plan;
 mod play;
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [handover::all(), matrix::all()].into_iter().flatten();
+    let trials = [images::all(), handover::all(), matrix::all()].into_iter().flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
