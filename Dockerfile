@@ -5,8 +5,8 @@
 #
 # Argument BUILDER: where the programs are built. Anything with this version of Rust, gcc, bash and a glibc will do; the images get
 # that glibc.
-# With programs that are built already nothing is pulled: images/rootfs.sh FOLDER, and with `--build-context build=FOLDER` that folder
-# takes the place of the first stage.
+# With programs that are built already nothing is pulled: `images/rootfs.sh FOLDER` lays them out, and with
+# `--build-context build=FOLDER` (of BuildKit, and of buildah) that folder takes the place of the first stage.
 
 ARG BUILDER=docker.io/library/rust:1.95.0-slim-bookworm
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the product's programs, and lays out what its images hold: images/rootfs.sh FOLDER
-# FOLDER/plugin and FOLDER/sidecar are then their whole file systems. The Dockerfile runs this, so that both ways give the same.
+# FOLDER/plugin and FOLDER/sidecar are then their whole file systems. The Dockerfile runs this, so that both ways give the same:
+# the same bytes where Rust, gcc and glibc are the same, and the paths of cargo's home and target folders, which are in the programs.
 set -euo pipefail
 umask 022 # any user may run what is in the images
 out=$(realpath -m -- "${1:?images/rootfs.sh FOLDER}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the product's images from its Dockerfile, as OCI archives: e2e/cluster/product-images.sh FOLDER [OPTION...]
+# Builds the product's images from its Dockerfile, as archives that `ctr image import` takes: e2e/cluster/product-images.sh FOLDER [OPTION...]
 # The builder is buildah, without a registry and without a daemon; the options are its own. The same input gives the same bytes:
 # everything is of 1970.
 set -euo pipefail
@@ -16,7 +16,8 @@ for target in plugin sidecar; do
     name=e2e.local/$target:1
     builder build --quiet --isolation chroot --timestamp 0 --identity-label=false --target "$target" --tag "$name" \
         "${@:2}" "$here/../.." >/dev/null
-    builder push --quiet "$name" "oci:$store/$target:$name"
-    tar -C "$store/$target" --sort=name --owner=0 --group=0 --mtime=@0 -cf "$out/$target.tar.partial" blobs index.json oci-layout
+    rm -f -- "$out/$target.tar.partial"
+    # An OCI layout it would compress, and pack.sh compresses all images together much better.
+    builder push --quiet "$name" "docker-archive:$out/$target.tar.partial:$name"
     mv -- "$out/$target.tar.partial" "$out/$target.tar"
 done
