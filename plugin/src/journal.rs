@@ -55,6 +55,36 @@ pub struct Journal {
     /// Since when the file could not be written: it says nothing until it has been written anew.
     broken: Option<Instant>,
     bytes: Vec<u8>,
+    news: Vec<News>,
+}
+
+/// What became of a journal, for the log.
+#[derive(Debug)]
+pub enum News {
+    /// It cannot be written.
+    Broken(io::Error),
+    /// Nor can it be emptied.
+    NotEmptied(io::Error),
+    /// It can be written again.
+    Again,
+    /// It has so many records, and cannot be written anew.
+    Grows(io::Error, u64),
+}
+
+impl News {
+    /// Writes it to the log.
+    pub fn log(&self) {
+        match self {
+            Self::Broken(e) => error!(
+                error = %e, "the journal cannot be written: a restart of the daemon now would lose what is alive"
+            ),
+            Self::NotEmptied(e) => error!(error = %e, "the journal cannot be emptied either"),
+            Self::Again => info!("the journal can be written again"),
+            Self::Grows(e, records) => {
+                warn!(error = %e, records, "the journal cannot be written anew, and grows");
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Seal {
@@ -105,6 +135,7 @@ impl Journal {
             base: 0,
             broken: None,
             bytes: Vec::new(),
+            news: Vec::new(),
         };
         journal.rewrite(found.alive.records())?;
         let (buffers, leases) = (found.alive.buffers.len(), found.alive.leases.len());
@@ -124,7 +155,7 @@ impl Journal {
         }
         match self.file.write_all(&self.bytes) {
             Ok(()) => self.records += records.len() as u64,
-            Err(e) => self.give_up(&e),
+            Err(e) => self.give_up(e),
         }
     }
 
@@ -160,16 +191,16 @@ impl Journal {
         self.bytes = Vec::new();
         self.folder.files().rename(NEXT_JOURNAL, JOURNAL)?;
         if self.broken.is_some() {
-            info!("the journal can be written again");
+            self.news.push(News::Again);
         }
         (self.file, self.records, self.base, self.broken) = (file, written, written, None);
         Ok(())
     }
 
-    /// Writes the file anew when it is due. A failure is logged, and tried again when the file has grown further.
+    /// Writes the file anew when it is due. A failure is told, and tried again when the file has grown further.
     pub fn tend(&mut self, alive: impl Iterator<Item = Record>) {
         if let Err(e) = self.rewrite(alive) {
-            warn!(error = %e, records = self.records, "the journal cannot be written anew, and grows");
+            self.news.push(News::Grows(e, self.records));
             self.base = self.records;
         }
     }
@@ -186,12 +217,18 @@ impl Journal {
         self.records == 0
     }
 
-    fn give_up(&mut self, why: &io::Error) {
-        error!(error = %why, "the journal cannot be written: a restart of the daemon now would lose what is alive");
+    /// What is to be written to the log of what became of it since this was asked last: not by the journal itself, which is
+    /// written under the registry's lock.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    fn give_up(&mut self, why: io::Error) {
+        self.news.push(News::Broken(why));
         self.broken = Some(Instant::now());
         if let Err(e) = self.file.set_len(0) {
             // Then at least nobody finds it.
-            error!(error = %e, "nor can it be emptied");
+            self.news.push(News::NotEmptied(e));
             drop(self.folder.files().remove(JOURNAL));
         }
     }

@@ -6,6 +6,11 @@ use std::time::Duration;
 /// Commands that may wait for a lane. Nobody waits for room: a member whose lane is that far behind loses its
 /// sessions.
 pub const LANE_QUEUE: usize = 16_384;
+/// Commands that wait for a lane with which another lane that has one more for it pauses first: who is slower than those that
+/// it hears of must not be overrun by them.
+pub const LANE_PRESSED: usize = LANE_QUEUE / 2;
+/// How long.
+pub const LANE_PRESSED_PAUSE: Duration = Duration::from_millis(1);
 /// What may wait for a process that does not read, in bytes of the daemon's memory; more ends its connection. Half of it
 /// is for events of watches: more of those end the watch.
 pub const OUTBOX_BYTES: usize = 32 << 20;
@@ -108,7 +113,20 @@ pub const FORGETS: usize = 16_384;
 pub const JOURNAL_GROWTH: u64 = 4;
 /// Records up to which the journal is not written anew, however little is alive (1 MiB).
 pub const JOURNAL_RECORDS: u64 = 16_384;
-/// Buffers and leases of an ended session that are ended under one taking of the registry's lock.
+/// Items that all processes of one member wait for, each watch counted as one: a publication may have to look at each.
+pub const WAITED_OF_MEMBER: u64 = 4_096;
+/// How long an acquire waits for what is being restored where it was not told to wait at all: less than a client waits for an
+/// answer.
+pub const RESTORING_PATIENCE: Duration = Duration::from_secs(20);
+/// Descriptors of buffers that a member may have whatever others have, as long as there are any. With more it may have half of
+/// what the others leave.
+pub const DESCRIPTORS_FOR_SURE: u64 = 256;
+/// How long a member has to wait for each buffer that a watch of its processes begins with.
+pub const LISTING_PAUSE: Duration = Duration::from_micros(10);
+/// How much of that wait it may put off: watches begin at once until then.
+pub const LISTINGS_AHEAD: Duration = Duration::from_secs(2);
+/// Buffers (of sets that never came whole, too) and leases that end, or that a sidecar is told to keep, under one taking of the registry's lock, where much does
+/// at once.
 pub const ENDINGS_AT_A_TIME: usize = 1_024;
 /// How often a thread gives its processor up between two of these while others wait for the lock.
 pub const PIECE_YIELDS: usize = 64;

@@ -38,6 +38,9 @@ pub struct Owner {
     stirred: Notify,
     /// Threads that wait for the state to apply something.
     waiting: AtomicUsize,
+    /// How often a lane has paused for another.
+    #[cfg(test)]
+    paused: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,8 @@ struct Rest {
     /// What a full queue had no room for: closing it may take its time.
     lost: Vec<LaneCommand>,
     overrun: Vec<MemberId>,
+    /// Another lane has much to do already.
+    is_pressing: bool,
     earlier: bool,
     notes: Notes,
 }
@@ -82,7 +87,13 @@ impl Owner {
             left: Vec::new(),
             due: None,
         };
-        Arc::new(Self { state: Mutex::new(state), stirred: Notify::new(), waiting: AtomicUsize::new(0) })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            stirred: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            #[cfg(test)]
+            paused: AtomicUsize::new(0),
+        })
     }
 
     /// Makes a lane known; what concerns its member is queued there from now on.
@@ -152,6 +163,9 @@ impl Owner {
         for lane in rest.wake {
             lane.wake();
         }
+        if rest.is_pressing && caller.is_some() {
+            self.pause();
+        }
         if rest.earlier {
             self.stirred.notify_one();
         }
@@ -160,6 +174,13 @@ impl Owner {
         }
         notes.append(rest.notes);
         more
+    }
+
+    /// Lets another lane catch up, in the thread of the one that gives it more to do than it gets done.
+    fn pause(&self) {
+        #[cfg(test)]
+        self.paused.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(limits::LANE_PRESSED_PAUSE);
     }
 
     /// Lets deadlines pass until told to stop. Comes back early when an input broke the state: what is true can then not
@@ -217,13 +238,11 @@ impl State {
             Input::MemberLeft(member) => left = Some(*member),
             _ => {}
         }
-        let ends_much = ends_much(&input);
+        let may_be_much = may_be_much(&input);
         let mut effects = self.registry.apply(input, Instant::now());
-        if ends_much {
-            effects::by_addressee(&mut effects);
-        }
+        effects::by_addressee(&mut effects);
         // Nothing of this input has left yet: nobody is told of anything before it is on record.
-        self.write_down();
+        self.write_down(rest);
         self.hand_out(caller, effects, rest);
         if let Some(session) = ended {
             self.sessions.remove(&session);
@@ -241,16 +260,17 @@ impl State {
             // Others that come before the time is kept anew need not tell it again.
             self.due = next;
         }
-        ends_much && self.registry.has_more()
+        may_be_much && self.registry.has_more()
     }
 
-    fn write_down(&mut self) {
+    fn write_down(&mut self, rest: &mut Rest) {
         self.registry.take_records(&mut self.records);
         if let Some(journal) = &mut self.journal {
             journal.append(&self.records);
             if journal.wants_rewrite() {
                 journal.tend(self.registry.alive());
             }
+            rest.notes.add_news(journal.take_news());
         }
         self.records.clear();
     }
@@ -326,9 +346,12 @@ impl State {
             rest.lost.push(command);
             return;
         };
-        if let Err(NoRoom { command, is_the_first }) = lane.give(command) {
-            rest.lost.push(command);
-            rest.overrun.extend(is_the_first.then_some(member));
+        match lane.give(command) {
+            Ok(waiting) => rest.is_pressing |= waiting > limits::LANE_PRESSED && caller != Some(member),
+            Err(NoRoom { command, is_the_first }) => {
+                rest.lost.push(command);
+                rest.overrun.extend(is_the_first.then_some(member));
+            }
         }
         if caller != Some(member) && !rest.wake.iter().any(|other| other.is(lane)) {
             rest.wake.push(lane.clone());
@@ -336,9 +359,12 @@ impl State {
     }
 }
 
-/// Whether this may end sessions, or go on with their end.
-const fn ends_much(input: &Input) -> bool {
-    matches!(input, Input::SessionEnded(..) | Input::MemberLeft(_) | Input::Tick | Input::GoOn)
+/// Whether this may begin what is done piece by piece, or go on with it.
+const fn may_be_much(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::SessionEnded(..) | Input::MemberLeft(_) | Input::OfferDone(_) | Input::Tick | Input::GoOn
+    )
 }
 
 async fn sleep_until(due: Option<Instant>) {

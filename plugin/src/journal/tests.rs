@@ -225,7 +225,9 @@ fn a_journal_that_cannot_be_written_says_that_nothing_is_alive_until_it_can() {
     journal.append(&[live(9)]);
     assert!(journal.broken.is_some() && !journal.wants_rewrite(), "not at once again");
     assert!(!path.exists() || std::fs::metadata(&path).unwrap().len() == 0);
+    assert!(matches!(journal.take_news()[..], [News::Broken(_), News::NotEmptied(_)]));
     journal.rewrite([live(1)].into_iter()).unwrap();
+    assert!(matches!(journal.take_news()[..], [News::Again]));
     journal.append(&[live(2)]);
     drop(journal);
     let (_, found) = open(folder.path());

@@ -1,5 +1,5 @@
-//! The end of one session may concern thousands of buffers, and each of them several sessions: what is said to one of them
-//! becomes one command, so that no lane's queue overflows because somebody else has ended.
+//! One input may concern very many buffers, and each of them several sessions: what is said to one of them becomes one
+//! command, so that no lane's queue overflows because of what somebody else does, or because somebody else has ended.
 
 use crate::registry::{Effect, MemberId, SessionId};
 
@@ -8,7 +8,8 @@ use crate::registry::{Effect, MemberId, SessionId};
 enum Place {
     Note,
     Dispose,
-    Forget(MemberId),
+    /// What a sidecar is to keep and to forget, in that order; before whatever is said of it.
+    Sidecar(MemberId),
     Send(SessionId),
 }
 
@@ -17,19 +18,18 @@ const fn place(effect: &Effect) -> Option<Place> {
     match effect {
         Effect::Note(_) => Some(Place::Note),
         Effect::Dispose(..) => Some(Place::Dispose),
-        Effect::Forget(member, ..) => Some(Place::Forget(*member)),
+        Effect::Keep(member, _) | Effect::Forget(member, ..) => Some(Place::Sidecar(*member)),
         Effect::Send(session, _) => Some(Place::Send(*session)),
-        Effect::EndSession(_)
-        | Effect::Keep(..)
-        | Effect::Offered(..)
-        | Effect::AwaitEnd(..)
-        | Effect::AwaitNoMore(..) => None,
+        Effect::EndSession(_) | Effect::Offered(..) | Effect::AwaitEnd(..) | Effect::AwaitNoMore(..) => None,
     }
 }
 
 /// Brings together what is for the same session or sidecar, in its order. Nobody is promised an order among what is said to
 /// different processes, or of that and what is closed.
 pub(super) fn by_addressee(effects: &mut [Effect]) {
+    if effects.len() < 3 {
+        return; // As most are: there is nothing that would stand between.
+    }
     for run in effects.chunk_by_mut(|one, next| place(one).is_some() && place(next).is_some()) {
         run.sort_by_key(place);
     }

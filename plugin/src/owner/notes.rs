@@ -2,12 +2,16 @@
 
 use tracing::{debug, info, warn};
 
+use crate::journal::News;
 use crate::registry::{MemberId, Note, SessionId};
 
 /// What one input is worth telling. Collected under the registry's lock, written after it.
 #[derive(Debug, Default)]
 #[must_use = "notes are to be logged once everybody has been told"]
-pub struct Notes(Vec<(Note, Option<MemberId>)>);
+pub struct Notes {
+    notes: Vec<(Note, Option<MemberId>)>,
+    journal: Vec<News>,
+}
 
 impl Notes {
     pub(super) fn add(&mut self, note: Note, member: impl Fn(SessionId) -> Option<MemberId>) {
@@ -21,17 +25,24 @@ impl Notes {
             }
             _ => None,
         };
-        self.0.push((note, member));
+        self.notes.push((note, member));
+    }
+
+    /// Adds what became of the journal.
+    pub(super) fn add_news(&mut self, mut news: Vec<News>) {
+        self.journal.append(&mut news);
     }
 
     /// Adds what comes after.
     pub(super) fn append(&mut self, mut later: Self) {
-        self.0.append(&mut later.0);
+        self.notes.append(&mut later.notes);
+        self.journal.append(&mut later.journal);
     }
 
     /// Writes them to the log.
     pub fn log(self) {
-        for (note, member) in self.0 {
+        self.journal.iter().for_each(News::log);
+        for (note, member) in self.notes {
             log(&note, member);
         }
     }

@@ -58,13 +58,14 @@ impl LaneHandle {
         self.0.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command. A full queue means that the lane is stuck on a descriptor of its member: only that member suffers,
-    /// by losing its sessions.
-    pub(super) fn give(&self, command: LaneCommand) -> Result<(), NoRoom> {
+    /// Queues a command, and gives how many wait. What others do fills no queue of a lane that works: what one input has to
+    /// say to a session is one command, and a lane that gives to a queue with much in it [pauses](limits::LANE_PRESSED). So a
+    /// full queue means that the lane is stuck on a descriptor of its member: only that member suffers, by losing its sessions.
+    pub(super) fn give(&self, command: LaneCommand) -> Result<usize, NoRoom> {
         let mut commands = self.commands();
         if commands.len() < limits::LANE_QUEUE {
             commands.push_back(command);
-            return Ok(());
+            return Ok(commands.len());
         }
         drop(commands);
         Err(NoRoom { command, is_the_first: !self.0.overrun.swap(true, Ordering::Relaxed) })

@@ -11,8 +11,8 @@ use gpu_handoff_protocol::message::{
 };
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
-    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, Lifetime, Metadata,
-    PodRef,
+    Access, BootTag, BufferFacts, BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Lifetime,
+    Metadata, Order, PodRef,
 };
 
 use super::*;
@@ -176,12 +176,62 @@ async fn a_lane_that_does_not_keep_up_learns_that_it_missed_something() {
     ask(&owner, 1, 1, Ask::Watch);
     assert!(!lanes[1].was_overrun());
     for number in 0..limits::LANE_QUEUE as u64 {
-        ask(&owner, 0, 1, legacy(0, number));
+        // Of no lane, which would pause.
+        owner.apply(None, Input::Ask(session(0), 1, legacy(0, number))).log();
         lanes[0].next();
     }
     assert!(lanes[1].was_overrun() && !lanes[1].was_overrun());
     assert_eq!(lanes[1].waiting(), limits::LANE_QUEUE);
     assert!(is_woken(&lanes[1]).await);
+}
+
+/// What takes so many seats of a buffer of another member, whose owner is told of each.
+fn ordered(owner: &Owner, lanes: &[LaneHandle], seats: u32) -> Ask {
+    let Ask::Publish(mut words) = legacy(0, 1) else { panic!("a publication") };
+    let Ask::Publish(mut items) = legacy(0, 2) else { panic!("a publication") };
+    let ids = [&mut words[0], &mut items[0]].map(|vetted| vetted.as_mut().unwrap().id);
+    let timeline = &mut words[0].as_mut().unwrap().publication.facts;
+    (timeline.kind, timeline.size) = (Kind::Timeline, 8 * (u64::from(seats) + 1));
+    timeline.allocation_size = timeline.size;
+    items[0].as_mut().unwrap().publication.facts.order =
+        Some(Order { timeline: ids[0], ready_word: 0, value: 1, first_seat_word: 1, seats });
+    ask(owner, 0, 1, Ask::Publish(words));
+    ask(owner, 0, 2, Ask::Publish(items));
+    said(&lanes[0]);
+    let items = (0..seats).map(|_| Wanted { target: Target::Id(ids[1]), newer_than: 0 }).collect();
+    Ask::Acquire { items, until: None, device: None }
+}
+
+#[test]
+fn what_one_packet_has_an_owner_told_is_one_command() {
+    let (owner, lanes) = owner_of(2);
+    let acquire = ordered(&owner, &lanes, 64);
+    ask(&owner, 1, 1, acquire);
+    assert_eq!((lanes[0].waiting(), lanes[1].waiting()), (1, 1));
+    assert_eq!(said(&lanes[0]).len(), 64);
+    let answers = said(&lanes[1]);
+    let [BrokerMessage { body: BrokerBody::Acquired(grants), .. }] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    let leases: Vec<LeaseId> = grants.iter().map(|grant| grant.as_ref().unwrap().lease).collect();
+    ask(&owner, 1, 2, Ask::Release(leases));
+    assert_eq!((lanes[0].waiting(), said(&lanes[0]).len()), (1, 64));
+}
+
+#[test]
+fn a_lane_that_gives_another_much_to_do_pauses() {
+    let (owner, lanes) = owner_of(2);
+    ask(&owner, 1, 1, Ask::Watch);
+    said(&lanes[1]);
+    for number in 0..=limits::LANE_PRESSED as u64 {
+        assert_eq!(owner.paused.load(Ordering::Relaxed), 0);
+        ask(&owner, 0, 1, legacy(0, number));
+        lanes[0].next();
+    }
+    assert_eq!(owner.paused.load(Ordering::Relaxed), 1);
+    // What it gives itself it is about to do.
+    ask(&owner, 1, 2, Ask::Watch);
+    assert_eq!(owner.paused.load(Ordering::Relaxed), 1);
 }
 
 #[test]
