@@ -16,7 +16,7 @@
 //! |---|---|
 //! | what it is told, what is to be done | [`inputs`], [`effects`] |
 //! | members and sessions come and go | [`sessions`] |
-//! | what ended sessions had ends | [`leaving`] |
+//! | what ended sessions had ends; what is done in pieces | [`leaving`] |
 //! | a buffer appears | [`publish`] |
 //! | a lease is given, waited for, given back | [`acquire`] |
 //! | buffers appear together, and are leased together | [`sets`] |
@@ -31,6 +31,7 @@
 //! | what is found by a name | [`named`] |
 //! | who was ever given a buffer | [`given`] |
 //! | who is told of it | [`notices`] |
+//! | a watch begins | [`listings`] |
 //! | whether a process reaches the GPU of a buffer | [`reach`] |
 //! | what was answered so far | [`counters`] |
 //! | maps by the daemon's own numbers | [`drawn`] |
@@ -48,6 +49,7 @@ use gpu_handoff_protocol::{
 };
 
 use crate::journal::{Record, Tag};
+use crate::limits;
 
 mod acquire;
 mod claims;
@@ -60,6 +62,7 @@ mod holders;
 mod inputs;
 mod lease_numbers;
 mod leaving;
+mod listings;
 mod named;
 mod notices;
 mod past;
@@ -114,6 +117,12 @@ struct Member {
     tag: Tag,
     group_tag: Tag,
     usage: Usage,
+    /// Descriptors of its buffers that are kept open.
+    descriptors: u64,
+    /// Items that its sessions wait for.
+    waited: u64,
+    /// From when on another listing of all that its group has costs nobody anything; `None`: since ever.
+    lists_from: Option<Instant>,
     sessions: BTreeSet<SessionId>,
 }
 
@@ -203,6 +212,9 @@ pub struct Registry {
     last_holder: u64,
     /// What is left of sessions that have ended.
     leaving: VecDeque<leaving::Leaving>,
+    /// Buffers that sidecars are to be told to keep.
+    keeping: VecDeque<BufferId>,
+    listings: listings::Listings,
     effects: Vec<Effect>,
     records: Vec<Record>,
 }
@@ -238,6 +250,8 @@ impl Registry {
             holders: HashMap::new(),
             last_holder: holders::FIRST_HOLDER,
             leaving: VecDeque::new(),
+            keeping: VecDeque::new(),
+            listings: listings::Listings::default(),
             effects: Vec::new(),
             records,
         }
@@ -268,6 +282,7 @@ impl Registry {
     pub fn next_deadline(&self) -> Option<Instant> {
         let buffer = self.deadlines.first().map(|(at, _)| *at);
         let sets = [self.set_waits.next_deadline(), self.staging.next_deadline()];
+        let sets = sets.into_iter().chain([self.listings.next_deadline()]);
         let waits = [self.waits.next_deadline(), self.expected.next_deadline()];
         [buffer].into_iter().chain(waits).chain(sets).flatten().min()
     }
@@ -291,13 +306,13 @@ impl Registry {
         match ask {
             Ask::Publish(items) => self.publish(session, request, items),
             Ask::PublishSet(part, items) => self.publish_set(session, request, &part, items, now),
-            Ask::AcquireSet { wanted, until } => self.acquire_set(session, request, wanted, until),
+            Ask::AcquireSet { wanted, until } => self.acquire_set(session, request, wanted, until, now),
             Ask::Acquire { items, until, device } => {
-                self.acquire(Importer { session, device }, request, items, until)
+                self.acquire(Importer { session, device }, request, items, until, now)
             }
             Ask::Release(leases) => self.release(session, request, &leases),
             Ask::Retire { id, until } => self.retire(session, request, id, until, now),
-            Ask::Watch => self.watch(session, request),
+            Ask::Watch => self.watch(session, request, now),
             Ask::Cancel(target) => self.cancel(session, target),
             Ask::Announce(names) => self.announce(session, &names),
             Ask::Reattach(items) => self.reattach(session, request, items, now),
@@ -307,9 +322,11 @@ impl Registry {
     fn tick(&mut self, now: Instant) {
         self.expire_buffers(now);
         self.expire_expected(now);
+        self.take_apart(now);
         self.expire_waits(now);
         self.expire_set_waits(now);
         self.expire_staged(now);
+        self.begin_due_watch(now);
     }
 
     /// A lease number that is not in use.
@@ -344,6 +361,7 @@ impl Registry {
     fn open_request(&mut self, session: SessionId, request: RequestId, items: u64) -> Result<(), Refusal> {
         let limit = self.policy.quota.requests;
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
+        let Some(m) = self.members.get_mut(&s.facts.member) else { return Ok(()) };
         let open: u64 = s.open.values().sum();
         if open + items > limit {
             let wanted = format!("at most {limit} open items");
@@ -357,13 +375,25 @@ impl Registry {
                 request,
             ));
         }
+        if m.waited + items > limits::WAITED_OF_MEMBER {
+            let wanted = format!("at most {} open items", limits::WAITED_OF_MEMBER);
+            let found = format!("{} open, {items} more", m.waited);
+            return Err(Refusal::new(Code::TooManyRequests).compared_with(
+                "requests of the pod",
+                wanted,
+                found,
+            ));
+        }
         s.open.insert(request, items);
+        m.waited += items;
         Ok(())
     }
 
     fn close_request(&mut self, session: SessionId, request: RequestId) {
-        if let Some(s) = self.sessions.get_mut(&session) {
-            s.open.remove(&request);
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        let closed = s.open.remove(&request).unwrap_or_default();
+        if let Some(m) = self.members.get_mut(&s.facts.member) {
+            m.waited -= closed;
         }
     }
 }

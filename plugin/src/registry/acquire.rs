@@ -1,136 +1,21 @@
 //! A lease is given, waited for, given back.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
-use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Kind, LeaseId, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
 use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, Importer, MemberId, Note, Registry, SessionId};
 use crate::journal::Tag;
+use crate::limits;
 
-type Key = (SessionId, RequestId);
+mod waits;
 
-#[derive(Debug)]
-struct Waiting {
-    group: GroupKey,
-    items: Vec<Wanted>,
-    /// Until when to wait for what is not there; `None`: only for what is being restored.
-    until: Option<Instant>,
-    device: Option<DeviceUuid>,
-}
-
-/// The acquires that wait for buffers to appear.
-#[derive(Debug, Default)]
-pub(super) struct Waits {
-    waiting: HashMap<Key, Waiting>,
-    by_name: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
-    /// Of these, those that are told when the name is announced, and were not told yet.
-    untold: HashMap<(GroupKey, BufferName), BTreeSet<Key>>,
-    by_id: HashMap<BufferId, BTreeSet<Key>>,
-    by_time: BTreeSet<(Instant, Key)>,
-    /// Those that wait for something that is being restored.
-    restoring: BTreeSet<Key>,
-    /// Those to look at again because a buffer they want has appeared, or never will.
-    stirred: BTreeSet<Key>,
-}
-
-impl Waits {
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.by_time.first().map(|(at, _)| *at)
-    }
-
-    fn add(&mut self, key: Key, waiting: Waiting, restoring: bool, hears: bool) {
-        self.by_time.extend(waiting.until.map(|until| (until, key)));
-        self.restoring.extend(restoring.then_some(key));
-        for name in names(&waiting.items) {
-            self.by_name.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
-            if hears {
-                self.untold.entry((waiting.group.clone(), name.clone())).or_default().insert(key);
-            }
-        }
-        for id in ids(&waiting.items) {
-            self.by_id.entry(id).or_default().insert(key);
-        }
-        self.waiting.insert(key, waiting);
-    }
-
-    fn remove(&mut self, key: Key) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&key)?;
-        if let Some(until) = waiting.until {
-            self.by_time.remove(&(until, key));
-        }
-        self.restoring.remove(&key);
-        self.stirred.remove(&key);
-        for name in names(&waiting.items) {
-            let at = (waiting.group.clone(), name.clone());
-            drop_from(&mut self.by_name, &at, key);
-            drop_from(&mut self.untold, &at, key);
-        }
-        for id in ids(&waiting.items) {
-            drop_from(&mut self.by_id, &id, key);
-        }
-        Some(waiting)
-    }
-
-    pub(super) fn forget(&mut self, session: SessionId, requests: impl Iterator<Item = RequestId>) {
-        for request in requests {
-            self.remove((session, request));
-        }
-    }
-
-    /// A buffer of this name has appeared, or is not being restored any more.
-    pub(super) fn name_stirred(&mut self, group: &GroupKey, name: &BufferName) {
-        if let Some(keys) = self.by_name.get(&(group.clone(), name.clone())) {
-            self.stirred.extend(keys);
-        }
-    }
-
-    /// Those that wait for a name of this group, and are told for the first time that what they wait for is about to come:
-    /// whoever announces again and again finds nobody.
-    fn announce(&mut self, group: &GroupKey, name: &BufferName) -> BTreeSet<Key> {
-        let told = self.untold.remove(&(group.clone(), name.clone())).unwrap_or_default();
-        for key in &told {
-            let Some(waiting) = self.waiting.get(key) else { continue };
-            for other in names(&waiting.items) {
-                drop_from(&mut self.untold, &(group.clone(), other.clone()), *key);
-            }
-        }
-        told
-    }
-
-    /// A buffer that was being restored is there, or never will be.
-    pub(super) fn buffer_settled(&mut self, id: BufferId) {
-        if let Some(keys) = self.by_id.get(&id) {
-            self.stirred.extend(keys);
-        }
-    }
-
-    /// Much that was being restored never will be there.
-    pub(super) fn stir_restoring(&mut self) {
-        self.stirred.extend(&self.restoring);
-    }
-}
-
-fn drop_from<K: Eq + Hash>(index: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: Key) {
-    if let Some(keys) = index.get_mut(at) {
-        keys.remove(&key);
-        if keys.is_empty() {
-            index.remove(at);
-        }
-    }
-}
-
-fn ids(items: &[Wanted]) -> impl Iterator<Item = BufferId> {
-    items.iter().filter_map(|i| match i.target {
-        Target::Id(id) => Some(id),
-        Target::Name(_) => None,
-    })
-}
+pub(super) use waits::Waits;
+use waits::{Key, Waiting};
 
 pub(super) fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
     items.iter().filter_map(|i| match &i.target {
@@ -155,6 +40,7 @@ impl Registry {
         request: RequestId,
         items: Vec<Wanted>,
         until: Option<Instant>,
+        now: Instant,
     ) {
         let Importer { session, device } = importer;
         self.unname_leaving_of(session, &items);
@@ -168,7 +54,9 @@ impl Registry {
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
-        let waiting = Waiting { group, items, until, device };
+        let for_missing = until.is_some();
+        let until = until.unwrap_or(now + limits::RESTORING_PATIENCE);
+        let waiting = Waiting { group, items, until, for_missing, device };
         let hears = self.sessions.get(&session).is_some_and(|s| s.facts.hears_announcements);
         self.waits.add((session, request), waiting, restoring, hears);
     }
@@ -366,14 +254,15 @@ impl Registry {
 
     /// Looks again at those that wait for something which has been stirred, sets included.
     pub(super) fn settle_stirred_waits(&mut self) {
-        for key in std::mem::take(&mut self.waits.stirred) {
-            if self.has_more() {
+        for key in self.waits.take_stirred() {
+            if self.any_is_leaving() {
                 let items = self.waits.waiting.get(&key).map(|waiting| waiting.items.clone());
                 self.unname_leaving_of(key.0, &items.unwrap_or_default());
             }
             let Some(waiting) = self.waits.waiting.get(&key) else { continue };
-            let (until, (missing, restoring)) = (waiting.until, self.lacks(key.0, &waiting.items));
-            if !(restoring || missing && until.is_some()) {
+            let (for_missing, (missing, restoring)) =
+                (waiting.for_missing, self.lacks(key.0, &waiting.items));
+            if !(restoring || missing && for_missing) {
                 self.end_wait(key, Code::NotFound);
             }
         }
@@ -381,7 +270,7 @@ impl Registry {
     }
 
     pub(super) fn expire_waits(&mut self, now: Instant) {
-        while let Some((_, key)) = self.waits.by_time.first().filter(|(at, _)| *at <= now).copied() {
+        while let Some(key) = self.waits.expired(now) {
             self.end_wait(key, Code::WaitTimeout);
         }
     }

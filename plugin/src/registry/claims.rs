@@ -3,6 +3,7 @@
 //! Whether a receipt is this node's own was checked by the edges. Whether what it tells of is alive is asked here, of what
 //! the journal told: a receipt of what has ended changes nothing, whoever shows it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,6 +32,15 @@ struct By {
     /// The process itself; `None`: its pod's sidecar.
     session: Option<SessionId>,
     process: ProcessKey,
+}
+
+/// What a process that claims is told after the answer.
+#[derive(Default)]
+struct News {
+    /// Ended buffers whose leases were restored.
+    ending: BTreeSet<BufferId>,
+    /// Buffers that became its own.
+    owned: BTreeSet<BufferId>,
 }
 
 impl Registry {
@@ -72,32 +82,26 @@ impl Registry {
         items: Vec<Result<Shown, Refusal>>,
         now: Instant,
     ) {
-        let mut told = Vec::new();
-        let buffer = |shown: &Shown| match &shown.body.subject {
-            Subject::Buffer(receipt) => Some(receipt.info.id),
-            Subject::Lease(_) => None,
-        };
-        let owned: Vec<BufferId> = items.iter().flatten().filter_map(buffer).collect();
+        let mut news = News::default();
         let outcomes = items
             .into_iter()
-            .map(|item| item.and_then(|shown| self.claim_one(session, shown, &mut told, now)))
+            .map(|item| item.and_then(|shown| self.claim_one(session, shown, &mut news, now)))
             .collect();
         self.reply(session, request, BrokerBody::Reattached(outcomes));
-        for id in told {
+        for id in news.ending {
             self.tell_how_it_ends(session, id, now);
         }
-        for id in owned {
+        for id in news.owned {
             self.tell_seats(id, session);
         }
         self.settle_stirred_waits();
     }
 
-    /// `told`: ended buffers whose leases were restored, to be told of after the answer.
     fn claim_one(
         &mut self,
         session: SessionId,
         shown: Shown,
-        told: &mut Vec<BufferId>,
+        news: &mut News,
         now: Instant,
     ) -> Result<Reattached, Refusal> {
         let Shown { body, mut carrier } = shown;
@@ -109,11 +113,22 @@ impl Registry {
             .is_of_member(facts.member, &body)
             .and_then(|()| is_of_process(facts.process, body.process))
             .and_then(|()| match body.subject {
-                Subject::Buffer(receipt) => self.show_buffer(by, receipt, &mut carrier, now),
-                Subject::Lease(receipt) => self.claim_lease(session, &receipt, told, now),
+                Subject::Buffer(receipt) => {
+                    let id = receipt.info.id;
+                    let had = self.owns(session, id);
+                    let outcome = self.show_buffer(by, receipt, &mut carrier, now);
+                    // Who had it all along knows who sits where, however often it shows its receipt.
+                    news.owned.extend((!had && self.owns(session, id)).then_some(id));
+                    outcome
+                }
+                Subject::Lease(receipt) => self.claim_lease(session, &receipt, &mut news.ending, now),
             });
         self.give_back(facts.member, carrier);
         outcome
+    }
+
+    fn owns(&self, session: SessionId, id: BufferId) -> bool {
+        self.buffers.get(&id).is_some_and(|b| b.owner == Some(session))
     }
 
     /// Memory that came along with a receipt and was of no use is closed where it was received.
@@ -205,7 +220,7 @@ impl Registry {
         self.place(&info, &group, by.member);
         self.adopt(id, by.member, &info);
         self.expected.buffer_settled(id);
-        self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.count_descriptor(by.member, &carrier);
         if let Some(buffer) = self.buffers.get_mut(&id) {
             // A lease's receipt says less of the buffer than its own.
             buffer.info = Arc::clone(&info);
@@ -224,7 +239,7 @@ impl Registry {
             Some(set) if self.is_superseded(&group, set, info.generation) => {
                 self.end_buffer(id, EndReason::Superseded, None, now);
             }
-            Some(set) => self.settle_waits_for_set(&group, &set.name),
+            Some(set) => self.set_part_restored(&group, set, info.generation),
             None => {}
         }
     }
@@ -299,7 +314,7 @@ impl Registry {
         &mut self,
         session: SessionId,
         receipt: &LeaseReceipt,
-        told: &mut Vec<BufferId>,
+        told: &mut BTreeSet<BufferId>,
         now: Instant,
     ) -> Result<Reattached, Refusal> {
         let (lease, id) = (receipt.lease, receipt.buffer.id);
@@ -324,8 +339,8 @@ impl Registry {
         }
         self.expected.lease_settled(lease);
         self.hold(session, lease, id);
-        if self.buffers.get(&id).is_some_and(|b| b.ending.is_some()) && !told.contains(&id) {
-            told.push(id);
+        if self.buffers.get(&id).is_some_and(|b| b.ending.is_some()) {
+            told.insert(id);
         }
         Ok(Reattached::Restored)
     }

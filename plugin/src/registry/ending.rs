@@ -160,7 +160,7 @@ impl Registry {
         let (group, info, member) = (buffer.group.clone(), Arc::clone(&buffer.info), buffer.member);
         let carrier = buffer.carrier.take();
         if let Some(carrier) = carrier {
-            self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
+            self.uncount_descriptor(member, &carrier);
             self.effects.push(Effect::Forget(member, id, carrier));
         }
         self.unname(&group, &info);
@@ -182,7 +182,7 @@ impl Registry {
 
     /// Gives up memory that is of no buffer.
     pub(super) fn give_up(&mut self, member: MemberId, carrier: Carrier) {
-        self.descriptors -= u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.uncount_descriptor(member, &carrier);
         self.effects.push(Effect::Dispose(member, carrier));
     }
 

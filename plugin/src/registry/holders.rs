@@ -8,7 +8,7 @@ use gpu_handoff_protocol::message::{Carrier, EndReason, SeatEnd};
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
-use super::past::Awaited;
+use super::past::{Awaits, Overdue};
 use super::{Effect, Keepable, MemberId, Purpose, Registry, Session, SessionFacts, SessionId};
 use crate::journal::{Record, Tag};
 
@@ -101,30 +101,47 @@ impl Registry {
             return;
         }
         for overdue in self.expected.take_overdue(now) {
-            self.end_awaited(overdue, EndReason::OwnerDied, now);
+            self.expected.overdue.push_back(Overdue::new(overdue, EndReason::OwnerDied));
         }
     }
 
     /// Nothing more is expected of a member: what has not come back ends.
-    pub(super) fn end_expected(&mut self, member: Tag, reason: EndReason, now: Instant) {
+    pub(super) fn end_expected(&mut self, member: Tag, reason: EndReason) {
         if let Some(awaited) = self.expected.members.remove(&member) {
-            self.end_awaited(awaited, reason, now);
+            self.expected.overdue.push_back(Overdue::new(awaited, reason));
         }
     }
 
-    fn end_awaited(&mut self, awaited: Awaited, reason: EndReason, now: Instant) {
-        for holder in awaited.holders.into_keys() {
-            self.session_ended(holder, reason, now);
+    /// Ends so much of what is overdue. What has come back meanwhile stays.
+    pub(super) fn end_overdue(&mut self, steps: &mut usize, now: Instant) {
+        let mut any = false;
+        while let Some(overdue) = self.expected.overdue.front_mut() {
+            any = true;
+            let reason = overdue.reason;
+            let Some(next) = overdue.next() else {
+                self.expected.overdue.pop_front();
+                self.waits.stir_restoring();
+                self.set_waits.stir_restoring();
+                continue;
+            };
+            match next {
+                Awaits::Holder(holder) => self.leave(holder, reason),
+                Awaits::Lease(lease) if self.expected.leases.contains_key(&lease) => {
+                    self.end_expected_lease(lease);
+                }
+                Awaits::Buffer(id) if self.expected.takes_leases(id) => {
+                    self.end_expected_buffer(id, reason, now);
+                }
+                Awaits::Lease(_) | Awaits::Buffer(_) => {}
+            }
+            *steps -= 1;
+            if *steps == 0 {
+                break;
+            }
         }
-        for lease in awaited.leases {
-            self.end_expected_lease(lease);
+        if any {
+            self.settle_stirred_waits();
         }
-        for id in awaited.buffers {
-            self.end_expected_buffer(id, reason, now);
-        }
-        self.waits.stir_restoring();
-        self.settle_stirred_waits();
-        self.settle_restoring_set_waits();
     }
 
     /// A lease that is expected ends.
@@ -208,13 +225,21 @@ impl Registry {
         self.effects.push(Effect::Keep(facts.member, Box::new(kept)));
     }
 
-    /// A sidecar has offered all that it had: it is to keep all that its pod has.
+    /// A sidecar has offered all that it had: it is to keep all that its pod has, and is told of it piece by piece.
     pub(super) fn offer_done(&mut self, member: MemberId, now: Instant) {
         self.expected.offered(self.member_tag(member), now);
         let Some(m) = self.members.get(&member) else { return };
         let sessions = m.sessions.iter().filter_map(|s| self.sessions.get(s));
-        let all: Vec<BufferId> = sessions.flat_map(|s| s.published.iter().copied()).collect();
-        for id in all {
+        self.keeping.extend(sessions.flat_map(|s| s.published.iter().copied()));
+        self.take_apart(now);
+    }
+
+    /// Tells sidecars to keep so much of what they are to.
+    pub(super) fn keep_some(&mut self, steps: &mut usize) {
+        let some = (*steps).min(self.keeping.len());
+        *steps -= some;
+        let some: Vec<BufferId> = self.keeping.drain(..some).collect();
+        for id in some {
             self.keep(id, Purpose::Keep);
         }
     }

@@ -7,35 +7,49 @@ use gpu_handoff_protocol::message::{EndReason, SeatEnd, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, GroupKey, LeaseId};
 
 use super::acquire::names;
+use super::sets::StagedItem;
 use super::{Buffer, MemberId, Registry, SessionId};
 use crate::limits;
 
 impl Registry {
-    /// Ends some of what ended sessions had, [`limits::ENDINGS_AT_A_TIME`] leases and buffers at most.
+    /// Does some of what is much: ends what did not come back and what ended sessions had, and tells sidecars what to keep;
+    /// [`limits::ENDINGS_AT_A_TIME`] leases and buffers at most.
     pub(super) fn take_apart(&mut self, now: Instant) {
         let mut steps = limits::ENDINGS_AT_A_TIME;
+        self.end_overdue(&mut steps, now);
+        self.end_leaving(&mut steps, now);
+        self.keep_some(&mut steps);
+    }
+
+    fn end_leaving(&mut self, steps: &mut usize, now: Instant) {
         while let Some(leaving) = self.leaving.front_mut() {
-            if leaving.leases.is_empty() && leaving.published.is_empty() {
+            if leaving.leases.is_empty() && leaving.published.is_empty() && leaving.staged.is_empty() {
                 self.leaving.pop_front();
                 continue;
             }
-            if steps == 0 {
+            if *steps == 0 {
                 return;
             }
-            steps -= 1;
+            *steps -= 1;
             let (member, reason) = (leaving.member, leaving.reason);
             if let Some(lease) = leaving.leases.pop_first() {
                 self.end_lease(lease, member, SeatEnd::Died);
             } else if let Some(id) = leaving.published.pop_first() {
                 self.end_buffer(id, reason, None, now);
+            } else if let Some(item) = leaving.staged.pop() {
+                self.give_up_staged(member, item);
             }
         }
     }
 
-    /// Whether there is more of ended sessions to be taken apart, by [`Input::GoOn`](super::Input::GoOn): mostly there is
-    /// nothing.
+    /// Whether there is more to be done piece by piece, by [`Input::GoOn`](super::Input::GoOn): mostly there is nothing.
     #[must_use]
     pub fn has_more(&self) -> bool {
+        self.any_is_leaving() || self.expected.is_overdue() || !self.keeping.is_empty()
+    }
+
+    /// Whether there is more of ended sessions to be taken apart.
+    pub(super) fn any_is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
@@ -48,7 +62,7 @@ impl Registry {
 
     /// The same of one that is known by its id.
     pub(super) fn is_leaving(&self, id: BufferId) -> bool {
-        self.has_more() && self.buffers.get(&id).is_some_and(|b| self.is_about_to_end(b).is_some())
+        self.any_is_leaving() && self.buffers.get(&id).is_some_and(|b| self.is_about_to_end(b).is_some())
     }
 
     /// Takes those versions of a name out that are about to end, newest first, down to one that is not: each once, so that
@@ -70,7 +84,7 @@ impl Registry {
 
     /// Before these are looked for: what is about to end is not to be found by its name.
     pub(super) fn unname_leaving_of(&mut self, session: SessionId, items: &[Wanted]) {
-        if !self.has_more() {
+        if !self.any_is_leaving() {
             return;
         }
         let Some(group) = self.group_of(session).cloned() else { return };
@@ -86,4 +100,6 @@ pub(super) struct Leaving {
     pub(super) reason: EndReason,
     pub(super) published: BTreeSet<BufferId>,
     pub(super) leases: BTreeSet<LeaseId>,
+    /// Of a set that has not come whole.
+    pub(super) staged: Vec<StagedItem>,
 }

@@ -1,56 +1,16 @@
 //! Who is told of it: those that watch the group, the owner, and everybody who was given the buffer.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
-use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, Refusal};
+use gpu_handoff_protocol::{BufferId, GroupKey};
 
-use super::named::Named;
-use super::sets::Versions;
 use super::{Registry, SessionId};
 
 /// The request number of what nobody asked for.
 pub(super) const NOTICE: RequestId = 0;
 
 impl Registry {
-    pub(super) fn watch(&mut self, session: SessionId, request: RequestId) {
-        if let Err(refusal) = self.may_watch(session).and_then(|()| self.open_request(session, request, 1)) {
-            self.reply(session, request, BrokerBody::Refused(refusal));
-            return;
-        }
-        let Some(group) = self.group_of(session).cloned() else { return };
-        let Some(g) = self.groups.get_mut(&group) else { return };
-        g.watchers.insert((session, request));
-        let named = g.names.values().flat_map(Named::buffers);
-        let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
-        live.sort_by_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
-        for id in live {
-            if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
-                self.reply(session, request, BrokerBody::Event(Event::Appeared(info)));
-            }
-        }
-        self.reply(session, request, BrokerBody::Event(Event::SnapshotDone));
-    }
-
-    /// Each event of the group is told to each watch, so that there must not be many.
-    fn may_watch(&self, session: SessionId) -> Result<(), Refusal> {
-        let Some(group) = self.group_of(session).and_then(|g| self.groups.get(g)) else { return Ok(()) };
-        let (first, last) = ((session, RequestId::MIN), (session, RequestId::MAX));
-        let (limit, open) = (self.policy.quota.watches, group.watchers.range(first..=last).count() as u64);
-        if open < limit {
-            return Ok(());
-        }
-        let wanted = format!("at most {limit} of a connection");
-        Err(Refusal::new(Code::TooManyRequests).compared_with("watches", wanted, open + 1))
-    }
-
-    /// Ends a watch; whether there was one.
-    pub(super) fn unwatch(&mut self, session: SessionId, request: RequestId) -> bool {
-        let Some(group) = self.group_of(session).cloned() else { return false };
-        self.groups.get_mut(&group).is_some_and(|g| g.watchers.remove(&(session, request)))
-    }
-
     pub(super) fn tell_watchers(&mut self, group: &GroupKey, event: &Event) {
         let Some(watchers) = self.groups.get(group).map(|g| g.watchers.clone()) else { return };
         for (session, request) in watchers {
@@ -69,9 +29,4 @@ impl Registry {
         }
         self.tell_watchers(&group, event);
     }
-}
-
-/// Where a buffer stands among those that are there when a watch begins.
-fn place(info: &BufferInfo) -> (u64, u32) {
-    (info.generation, info.set.as_ref().map_or(0, |set| set.index))
 }

@@ -7,7 +7,7 @@
 //! first of its buffers is there, at least. What is expected cannot be acquired, but an acquire of
 //! it waits, and its name is its member's.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use gpu_handoff_protocol::message::EndReason;
@@ -113,6 +113,37 @@ impl Awaited {
     }
 }
 
+/// What was expected for too long, and ends piece by piece. It may come back until its turn comes.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    pub(super) reason: EndReason,
+    holders: Vec<SessionId>,
+    leases: Vec<LeaseId>,
+    buffers: Vec<BufferId>,
+}
+
+/// One thing that was expected.
+pub(super) enum Awaits {
+    Holder(SessionId),
+    Lease(LeaseId),
+    Buffer(BufferId),
+}
+
+impl Overdue {
+    pub(super) fn new(awaited: Awaited, reason: EndReason) -> Self {
+        let Awaited { buffers, leases, holders, .. } = awaited;
+        let (holders, leases) = (holders.into_keys().collect(), leases.into_iter().collect());
+        Self { reason, holders, leases, buffers: buffers.into_iter().collect() }
+    }
+
+    /// What ends next.
+    pub(super) fn next(&mut self) -> Option<Awaits> {
+        let holder = self.holders.pop().map(Awaits::Holder);
+        let lease = || self.leases.pop().map(Awaits::Lease);
+        holder.or_else(lease).or_else(|| self.buffers.pop().map(Awaits::Buffer))
+    }
+}
+
 /// All that is expected.
 #[derive(Debug)]
 pub(super) struct Expected {
@@ -122,6 +153,7 @@ pub(super) struct Expected {
     /// The expected leases of each buffer.
     pub(super) leases_of: HashMap<BufferId, BTreeSet<LeaseId>>,
     pub(super) members: HashMap<Tag, Awaited>,
+    pub(super) overdue: VecDeque<Overdue>,
     /// Until when offers may move deadlines.
     latest: Instant,
     /// Expected buffers that take leases, by group and name, then version. A set has many of one.
@@ -142,6 +174,7 @@ impl Expected {
             leases: HashMap::new(),
             leases_of: HashMap::new(),
             members: HashMap::new(),
+            overdue: VecDeque::new(),
             latest: now + limits::OFFERING_TIME,
             names: HashMap::new(),
             ended: HashMap::new(),
@@ -207,7 +240,17 @@ impl Expected {
 
     /// Whether anything of this is expected at all: mostly nothing is.
     pub(super) fn is_over(&self) -> bool {
-        self.members.is_empty()
+        self.members.is_empty() && !self.is_overdue()
+    }
+
+    /// Whether some of it is about to end.
+    pub(super) fn is_overdue(&self) -> bool {
+        !self.overdue.is_empty()
+    }
+
+    /// Whether this is a buffer that is expected and would take leases.
+    pub(super) fn takes_leases(&self, id: BufferId) -> bool {
+        self.buffers.get(&id).is_some_and(|alive| alive.retiring.is_none())
     }
 
     /// The sidecar offers something that is being checked; what that brings is to have its time, too.

@@ -6,11 +6,12 @@ use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, Req
 use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refusal};
 
 use crate::journal::Tag;
+use crate::limits;
 
 use super::given::Given;
 use super::named::Named;
 use super::records::name_tag;
-use super::{Buffer, Effect, MemberId, Note, Purpose, Registry, SessionId, Vetted};
+use super::{Buffer, Effect, Member, MemberId, Note, Purpose, Registry, SessionId, Vetted};
 
 impl Registry {
     pub(super) fn publish(
@@ -32,7 +33,7 @@ impl Registry {
         };
         let outcome = self.admit(session, member, &vetted).and_then(|owner| {
             let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-            if self.has_more() {
+            if self.any_is_leaving() {
                 self.unname_leaving(&group, &vetted.publication.facts.name);
             }
             self.name_is_free(&group, &vetted.publication.facts.name, member)?;
@@ -67,8 +68,26 @@ impl Registry {
         m.check_holds(facts.device)?;
         self.policy.may_publish(&self.held_by(m), facts)?;
         self.check_order(session, facts)?;
-        self.has_room_for(&vetted.publication.carrier, self.descriptors_held())?;
+        self.has_share_for(m, &vetted.publication.carrier)?;
         Ok(m.facts.pod.clone())
+    }
+
+    /// Whether the daemon may keep one more such memory of a member: no member takes more than half of what the others
+    /// leave, so that there is something left for whoever comes.
+    fn has_share_for(&self, member: &Member, carrier: &Carrier) -> Result<(), Refusal> {
+        let all = self.descriptors_held();
+        self.has_room_for(carrier, all)?;
+        if matches!(carrier, Carrier::Legacy(_)) {
+            return Ok(());
+        }
+        let own = self.descriptors_held_by(member);
+        let left = self.capacity.descriptors.saturating_sub(all.saturating_sub(own));
+        let (most, wanted) = (limits::DESCRIPTORS_FOR_SURE.max(left / 2), own + 1);
+        if wanted <= most {
+            return Ok(());
+        }
+        let most = format!("at most {most}, half of what others leave");
+        Err(Refusal::new(Code::QuotaDescriptors).compared_with("descriptors of the pod", most, wanted))
     }
 
     /// Whether the daemon may keep one more such memory beside what is held.
@@ -111,7 +130,25 @@ impl Registry {
             usage.buffers += 1;
             usage.bytes += info.facts.allocation_size;
         }
-        self.descriptors += u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.count_descriptor(member, carrier);
+    }
+
+    /// Counts the descriptor of what is kept for a member, if it has one.
+    pub(super) fn count_descriptor(&mut self, member: MemberId, carrier: &Carrier) {
+        let more = u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.descriptors += more;
+        if let Some(m) = self.members.get_mut(&member) {
+            m.descriptors += more;
+        }
+    }
+
+    /// Counts it no longer.
+    pub(super) fn uncount_descriptor(&mut self, member: MemberId, carrier: &Carrier) {
+        let less = u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.descriptors -= less;
+        if let Some(m) = self.members.get_mut(&member) {
+            m.descriptors -= less;
+        }
     }
 
     /// Counts it no longer. Its descriptor is counted until it is [given up](Self::give_up).
@@ -186,7 +223,7 @@ impl Registry {
                 .and_modify(|named| named.add(generation, id))
                 .or_insert_with(|| Named::new(generation, id));
         }
-        self.waits.name_stirred(group, &info.facts.name);
+        self.waits.name_stirred(group, &info.facts.name, info.generation);
     }
 
     /// Takes an ended buffer out of its group's names, or out of its set.

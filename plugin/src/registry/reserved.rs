@@ -59,6 +59,12 @@ impl Registry {
         }
     }
 
+    /// Those of one member.
+    pub(super) fn descriptors_held_by(&self, member: &Member) -> u64 {
+        let awaited = self.expected.members.get(&member.tag).map_or(0, |awaited| awaited.buffers.len());
+        member.descriptors.saturating_add(awaited as u64)
+    }
+
     /// Descriptors that are kept open, and those that may come back. Whether a buffer that is expected has one, nobody
     /// knows before it is there.
     pub(super) fn descriptors_held(&self) -> u64 {

@@ -30,6 +30,9 @@ impl Registry {
                 tag,
                 group_tag: group,
                 usage: Usage::default(),
+                descriptors: 0,
+                waited: 0,
+                lists_from: None,
                 sessions: BTreeSet::new(),
             },
         );
@@ -41,9 +44,10 @@ impl Registry {
             if !self.is_away(session) {
                 self.effects.push(Effect::EndSession(session));
             }
-            self.session_ended(session, EndReason::MemberLeft, now);
+            self.leave(session, EndReason::MemberLeft);
         }
-        self.end_expected(self.member_tag(member), EndReason::MemberLeft, now);
+        self.end_expected(self.member_tag(member), EndReason::MemberLeft);
+        self.take_apart(now);
         let Some(left) = self.members.remove(&member) else { return };
         if let Some(group) = self.groups.get_mut(&left.facts.group) {
             group.members -= 1;
@@ -66,22 +70,29 @@ impl Registry {
     /// has much is taken apart piece by piece, so that others' inputs get in between; nobody finds anything of it by name or
     /// is given it meanwhile.
     pub(super) fn session_ended(&mut self, session: SessionId, reason: EndReason, now: Instant) {
+        self.leave(session, reason);
+        self.take_apart(now);
+    }
+
+    /// Ends the session, and leaves what it had to be [taken apart](Self::take_apart).
+    pub(super) fn leave(&mut self, session: SessionId, reason: EndReason) {
         let Some(group) = self.group_of(session).cloned() else { return };
         let Some(ended) = self.sessions.remove(&session) else { return };
         self.waits.forget(session, ended.open.keys().copied());
         self.set_waits.forget(session);
-        self.drop_staged(session);
+        self.listings.forget(session);
         if let Some(group) = self.groups.get_mut(&group) {
             group.watchers.retain(|(watcher, _)| *watcher != session);
         }
         if let Some(member) = self.members.get_mut(&ended.facts.member) {
             member.sessions.remove(&session);
+            member.waited -= ended.open.values().sum::<u64>();
         }
         let Session { facts, published, leases, .. } = ended;
-        self.leaving.push_back(Leaving { session, member: facts.member, reason, published, leases });
+        let (member, staged) = (facts.member, self.staging.take_items(session));
+        self.leaving.push_back(Leaving { session, member, reason, published, leases, staged });
         if self.is_away(session) {
             self.holder_is_gone(session, facts);
         }
-        self.take_apart(now);
     }
 }

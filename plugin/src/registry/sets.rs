@@ -13,11 +13,13 @@ use gpu_handoff_protocol::{BufferId, BufferName, Code, DeviceUuid, GroupKey, Ref
 
 use super::records::set_tag;
 use super::{Importer, MemberId, Registry, SessionId};
+use crate::limits;
 
 mod staging;
 mod waits;
 
-pub(super) use staging::Staging;
+pub(super) use staging::{StagedItem, Staging};
+use waits::Waiting;
 pub(super) use waits::Waits;
 
 /// A set that is wanted.
@@ -119,9 +121,11 @@ impl Registry {
         request: RequestId,
         wanted: WantedSet,
         until: Option<Instant>,
+        now: Instant,
     ) {
         let Some(group) = self.group_of(session).cloned() else { return };
-        if !self.must_wait(&group, &wanted, until) {
+        let (for_missing, until) = (until.is_some(), until.unwrap_or(now + limits::RESTORING_PATIENCE));
+        if !self.must_wait(&group, &wanted, for_missing) {
             self.settle_set(session, request, &wanted, Code::NotFound);
             return;
         }
@@ -129,15 +133,23 @@ impl Registry {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
-        self.set_waits.add((session, request), group, wanted, until);
+        let restoring = self.expects_newer_set(&group, &wanted.name, wanted.newer_than);
+        let waiting = Waiting { group, wanted, until, for_missing };
+        self.set_waits.add((session, request), waiting, restoring);
     }
 
     /// Whether the set may still come: it is waited for, or being restored.
-    fn must_wait(&self, group: &GroupKey, wanted: &WantedSet, until: Option<Instant>) -> bool {
-        match self.find_set(group, wanted) {
-            Some((set, _)) => self.expects_newer(group, set_tag(&wanted.name), set.generation),
-            None => until.is_some() || self.expects_newer(group, set_tag(&wanted.name), wanted.newer_than),
+    fn must_wait(&self, group: &GroupKey, wanted: &WantedSet, for_missing: bool) -> bool {
+        match self.newest_version(group, &wanted.name, wanted.newer_than) {
+            Some((generation, _)) => self.expects_newer_set(group, &wanted.name, generation),
+            None => for_missing || self.expects_newer_set(group, &wanted.name, wanted.newer_than),
         }
+    }
+
+    /// Whether a part of a version of a set above this one is being restored.
+    fn expects_newer_set(&self, group: &GroupKey, name: &BufferName, known: u64) -> bool {
+        // A name's tag is a hash: not where there is nothing to look for.
+        !self.expected.is_over() && self.expects_newer(group, set_tag(name), known)
     }
 
     /// The newest whole version above a generation, none of which is about to end.
@@ -199,31 +211,23 @@ impl Registry {
         })
     }
 
-    /// Answers those that wait for a set which has appeared.
-    pub(super) fn settle_waits_for_set(&mut self, group: &GroupKey, name: &BufferName) {
-        for key in self.set_waits.for_name(group, name) {
-            self.settle_set_wait(key);
-        }
-    }
-
-    /// Answers those that waited for sets which were being restored and never will be.
-    pub(super) fn settle_restoring_set_waits(&mut self) {
-        for key in self.set_waits.all() {
-            self.settle_set_wait(key);
+    /// A part of a set is there again: those that wait for it are to be looked at if it is whole now, or if nothing more of
+    /// it will come.
+    pub(super) fn set_part_restored(&mut self, group: &GroupKey, set: &SetRef, generation: u64) {
+        let versions = self.groups.get(group).and_then(|g| g.sets.get(&set.name));
+        let is_whole = versions.and_then(|v| v.0.get(&generation)).is_some_and(Version::is_whole);
+        if is_whole || !self.expects_newer_set(group, &set.name, generation.saturating_sub(1)) {
+            self.set_waits.stir(group, &set.name, generation);
         }
     }
 
     /// Looks again at those that wait for sets which have been stirred.
     pub(super) fn settle_stirred_set_waits(&mut self) {
-        for (group, name) in self.set_waits.take_stirred() {
-            self.settle_waits_for_set(&group, &name);
-        }
-    }
-
-    fn settle_set_wait(&mut self, key: (SessionId, RequestId)) {
-        let Some((group, wanted, until)) = self.set_waits.wanted(key) else { return };
-        if !self.must_wait(group, wanted, until) {
-            self.end_set_wait(key, Code::NotFound);
+        for key in self.set_waits.take_stirred() {
+            let Some(Waiting { group, wanted, for_missing, .. }) = self.set_waits.get(key) else { continue };
+            if !self.must_wait(group, wanted, *for_missing) {
+                self.end_set_wait(key, Code::NotFound);
+            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::journal::{Alive, Found, Holder};
 
 mod endings;
 mod histories;
+mod load;
 mod memory;
 mod orders;
 mod restart_histories;

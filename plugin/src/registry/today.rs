@@ -48,8 +48,11 @@ impl Registry {
     pub(super) fn forbid_buffer(&mut self, receipt: &BufferReceipt, now: Instant) {
         self.end_expected_buffer(receipt.info.id, EndReason::NotAllowed, now);
         match &receipt.info.set {
-            Some(set) => self.set_waits.stir(&receipt.group, &set.name),
-            None => self.waits.name_stirred(&receipt.group, &receipt.info.facts.name),
+            Some(set) => self.set_waits.stir(&receipt.group, &set.name, receipt.info.generation),
+            None => {
+                let (name, generation) = (&receipt.info.facts.name, receipt.info.generation);
+                self.waits.name_stirred(&receipt.group, name, generation);
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::limits;
 use crate::registry::{Effect, MemberId, Registry, SessionId, Vetted};
 
 type Outcomes = Vec<Result<PublishedAs, Refusal>>;
+/// A buffer of a set that has not come whole.
+pub(in crate::registry) type StagedItem = (Arc<BufferInfo>, Carrier);
 
 #[derive(Debug)]
 struct Staged {
@@ -24,7 +26,7 @@ struct Staged {
     group: GroupKey,
     member: MemberId,
     /// What has come so far, in order.
-    items: Vec<(Arc<BufferInfo>, Carrier)>,
+    items: Vec<StagedItem>,
     /// When the next part must have come.
     until: Instant,
 }
@@ -70,6 +72,11 @@ impl Staging {
         self.by_name.remove(&(staged.group.clone(), staged.name.clone()));
         self.by_time.remove(&(staged.until, session));
         Some(staged)
+    }
+
+    /// What has come of the set of a session that has ended, to be given up.
+    pub(in crate::registry) fn take_items(&mut self, session: SessionId) -> Vec<StagedItem> {
+        self.take(session).map(|staged| staged.items).unwrap_or_default()
     }
 
     fn prolong(&mut self, session: SessionId, until: Instant) {
@@ -212,23 +219,29 @@ impl Registry {
 
     /// Everybody sees the set now, and the version before it takes no new leases.
     fn set_is_whole(&mut self, session: SessionId, staged: Staged, now: Instant) {
-        let Staged { name, group, member, items, .. } = staged;
+        let Staged { name, group, generation, member, items, .. } = staged;
         let older = self.groups.get(&group).and_then(|g| g.sets.get(&name));
         let older = older.map(|versions| versions.buffers().collect()).unwrap_or_default();
         for (info, carrier) in items {
             self.insert(session, member, group.clone(), info, carrier);
         }
         self.supersede(older, now);
-        self.settle_waits_for_set(&group, &name);
+        self.set_waits.stir(&group, &name, generation);
+        self.settle_stirred_set_waits();
     }
 
     /// Gives up what has come of a set.
     pub(in crate::registry) fn drop_staged(&mut self, session: SessionId) {
         let Some(staged) = self.staging.take(session) else { return };
-        for (info, carrier) in staged.items {
-            self.uncharge(staged.member, &info);
-            self.give_up(staged.member, carrier);
+        for item in staged.items {
+            self.give_up_staged(staged.member, item);
         }
+    }
+
+    /// Gives up a buffer that nobody has seen.
+    pub(in crate::registry) fn give_up_staged(&mut self, member: MemberId, (info, carrier): StagedItem) {
+        self.uncharge(member, &info);
+        self.give_up(member, carrier);
     }
 
     pub(in crate::registry) fn expire_staged(&mut self, now: Instant) {
