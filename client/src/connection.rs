@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use gpu_handoff_cuda::process::Process;
 use gpu_handoff_protocol::codec::{self, Outgoing};
 use gpu_handoff_protocol::message::{BrokerBody, ClientBody, ClientMessage, Event, RequestId};
 use gpu_handoff_protocol::socket::SeqPacket;
@@ -63,7 +64,7 @@ pub(crate) trait Sink: Send + Sync {
 pub(crate) struct Connection {
     way: Way,
     /// The process that connected. Rights belong to it alone.
-    process: u32,
+    process: Process,
     state: Mutex<State>,
     /// Where the listener waits while others read.
     quiet: Condvar,
@@ -83,7 +84,7 @@ impl Connection {
     pub(crate) fn new(socket: SeqPacket, way: Way, sink: Arc<dyn Sink>) -> io::Result<Self> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Mutex::new(State::new(socket));
-        Ok(Self { way, process: std::process::id(), state, quiet: Condvar::new(), bell, sink })
+        Ok(Self { way, process: Process::current(), state, quiet: Condvar::new(), bell, sink })
     }
 
     /// This broker has said welcome.
@@ -103,7 +104,7 @@ impl Connection {
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
-        std::process::id() == self.process
+        self.process.is_current()
     }
 
     /// Asks, and waits until `deadline` for the whole answer.

@@ -8,6 +8,7 @@ use cudarc::driver::sys::{CUcontext, CUctx_st};
 use crate::calls::call;
 use crate::device::Device;
 use crate::load::Driver;
+use crate::process::Process;
 use crate::status::{CudaError, note_drop};
 
 /// A context that somebody else keeps alive: PyTorch's, the application's, or a [`PrimaryContext`] of ours.
@@ -73,7 +74,7 @@ pub struct PrimaryHold {
     driver: Driver,
     device: Device,
     /// The process that holds it: in a forked child the driver is not to be called.
-    process: u32,
+    process: Process,
 }
 
 impl PrimaryHold {
@@ -81,7 +82,7 @@ impl PrimaryHold {
         let mut context: CUcontext = ptr::null_mut();
         // SAFETY: the first argument points at a handle that lives through the call; the device came from the driver.
         unsafe { call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device.ordinal())) }?;
-        let held = PrimaryHold { driver, device, process: std::process::id() };
+        let held = PrimaryHold { driver, device, process: Process::current() };
         let context = NonNull::new(context).ok_or(CudaError::invalid("cuDevicePrimaryCtxRetain"))?;
         Ok((held, ContextRef(context)))
     }
@@ -89,7 +90,7 @@ impl PrimaryHold {
 
 impl Drop for PrimaryHold {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
+        if !self.process.is_current() {
             return;
         }
         // SAFETY: this device's primary context was retained once for this, and is released once.
@@ -152,6 +153,10 @@ impl PrimaryContext {
 
 impl Drop for PrimaryContext {
     fn drop(&mut self) {
+        // In a forked child the driver is not to be called.
+        if !self.hold.process.is_current() {
+            return;
+        }
         // A context that was current here before ours, the application's own, becomes current again. If the application
         // had made the same primary context current itself it stays so.
         let current = ContextRef::current(self.hold.driver);

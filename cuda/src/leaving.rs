@@ -5,12 +5,14 @@
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::process::Process;
+
 /// How long the end of the process waits for those that are in the driver: they may wait for streams that nobody will set free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 static GATE: Gate = Gate { state: Mutex::new(State { inside: 0, closed: false }), left: Condvar::new() };
 /// The process whose threads go in. A forked child has none of them.
-static PROCESS: OnceLock<u32> = OnceLock::new();
+static PROCESS: OnceLock<Process> = OnceLock::new();
 
 struct Gate {
     state: Mutex<State>,
@@ -35,7 +37,7 @@ pub(crate) fn register() {
         // SAFETY: the function is there for as long as the process, takes and gives nothing, and does not unwind: it holds
         // a lock that nobody panics under. Where there is no room for it, the process ends as it would without it.
         unsafe { libc::atexit(leave) };
-        std::process::id()
+        Process::current()
     });
 }
 
@@ -66,7 +68,7 @@ impl Gate {
 
 /// The process is leaving. In a forked child the lock may have been taken along, and nobody is there to give it back.
 extern "C" fn leave() {
-    if PROCESS.get() != Some(&std::process::id()) {
+    if !PROCESS.get().is_some_and(|process| process.is_current()) {
         return;
     }
     let mut state = GATE.lock();

@@ -20,6 +20,7 @@
 //! | fill, read, write, copy, wait, timeline words | [`ops`] |
 //! | streams, the application's and our own | [`stream`] |
 //! | a function of the host that a stream comes to | [`host`] |
+//! | which process this is, and when it ends | [`process`], [`leaving`] |
 //!
 //! Ownership is in the types: an import, an allocation and a mapping are different things, a mapping owns what it
 //! maps, and drop order is field order. An error in a drop is counted and handed to a hook ([`status::drop_errors`]).
@@ -36,6 +37,7 @@ pub mod leaving;
 pub mod legacy;
 pub mod load;
 pub mod ops;
+pub mod process;
 #[doc(hidden)]
 pub mod raw;
 pub mod self_test;

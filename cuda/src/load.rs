@@ -7,6 +7,7 @@ use crate::calls::{Calls, call};
 use crate::context::ContextRef;
 use crate::device::Device;
 use crate::leaving;
+use crate::process::Process;
 use crate::status::{CudaError, Status};
 use gpu_handoff_protocol::DeviceUuid;
 
@@ -94,28 +95,23 @@ pub enum LoadError {
         "initialise {LIBRARY}: process {child} was forked from {parent}, which had initialised CUDA already"
     )]
     Forked {
-        /// The process that loaded the driver.
+        /// The process that initialised the driver.
         parent: u32,
         /// This process.
         child: u32,
     },
 }
 
-/// The table, and the process that looked it up.
-struct Loaded {
-    calls: Calls,
-    pid: u32,
-}
-
 /// Looked up, possibly not initialised yet.
-static LOADED: OnceLock<Loaded> = OnceLock::new();
-/// Set once `cuInit` has succeeded and a device was seen. A failure is not remembered: a driver may still appear.
-static READY: OnceLock<()> = OnceLock::new();
+static LOADED: OnceLock<Calls> = OnceLock::new();
+/// The process in which `cuInit` has succeeded and a device was seen. A failure is not remembered: a driver may still appear.
+static READY: OnceLock<Process> = OnceLock::new();
 
 /// Opens the library and looks its functions up, without calling any of them.
 pub(crate) fn table() -> Result<&'static Calls, LoadError> {
-    if let Some(loaded) = LOADED.get() {
-        return check_fork(loaded);
+    if let Some(calls) = LOADED.get() {
+        check_fork()?;
+        return Ok(calls);
     }
     // SAFETY: opening a library runs its initialisers. This is the vendor's driver (or the stand-in that the operator
     // put on the library path), whose initialisers every CUDA program of this process runs too.
@@ -124,16 +120,17 @@ pub(crate) fn table() -> Result<&'static Calls, LoadError> {
     let calls = Calls::look_up(&library)?;
     // The functions are used until the process ends, so the library is never closed.
     std::mem::forget(library);
-    check_fork(LOADED.get_or_init(|| Loaded { calls, pid: std::process::id() }))
+    Ok(LOADED.get_or_init(|| calls))
 }
 
-fn check_fork(loaded: &'static Loaded) -> Result<&'static Calls, LoadError> {
-    let child = std::process::id();
-    // A process that was forked before `cuInit` may call it itself.
-    if child != loaded.pid && READY.get().is_some() {
-        return Err(LoadError::Forked { parent: loaded.pid, child });
+/// A process that was forked before `cuInit` may call it itself.
+fn check_fork() -> Result<(), LoadError> {
+    match READY.get() {
+        Some(parent) if !parent.is_current() => {
+            Err(LoadError::Forked { parent: parent.pid(), child: std::process::id() })
+        }
+        _ => Ok(()),
     }
-    Ok(&loaded.calls)
 }
 
 /// Proof that the driver is loaded and initialised: what every call of this crate starts from.
@@ -165,7 +162,10 @@ impl Driver {
         if driver.device_count().map_err(LoadError::Init)? == 0 {
             return Err(LoadError::NoDevice);
         }
-        READY.get_or_init(leaving::register);
+        READY.get_or_init(|| {
+            leaving::register();
+            Process::current()
+        });
         Ok(driver)
     }
 

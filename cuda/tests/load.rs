@@ -10,8 +10,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{role, said, say, skipped};
+use common::{role, run, said, say, skipped};
 use gpu_handoff_cuda::load::symbols;
+use gpu_handoff_cuda::raw::Raw;
 use gpu_handoff_cuda::{Driver, LoadError};
 
 /// Builds a `libcuda.so.1` in `folder` that has all functions but `without`; `cuInit` answers `$STUB_INIT`, all others 0.
@@ -115,4 +116,25 @@ fn what_cu_init_answers_becomes_the_error() {
     assert_eq!(with("803")[0], "init: initialise libcuda.so.1");
     assert_eq!(with("803")[1], "because: cuInit answered CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
     assert_eq!(with("4242")[1], "because: cuInit answered unknown code (4242)");
+}
+
+/// How often of two times a process can load the driver.
+fn loads_of_two() -> u32 {
+    [(); 2].map(|()| u32::from(Driver::load().is_ok())).into_iter().sum()
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn role_fork() {
+    // Opens the library, and initialises nothing.
+    let raw = Raw::load().unwrap();
+    say(format_args!("forked before: {:?}", raw.in_forked_child(|_| loads_of_two())));
+    say(format_args!("parent: {}", loads_of_two()));
+    say(format_args!("forked after: {:?}", raw.in_forked_child(|_| loads_of_two())));
+}
+
+#[test]
+fn the_process_that_initialises_the_driver_has_it_and_its_children_do_not() {
+    let Some(lines) = run("role_fork") else { return };
+    assert_eq!(lines, ["forked before: Answered(2)", "parent: 2", "forked after: Answered(0)"]);
 }
