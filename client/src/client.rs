@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gpu_handoff_cuda::leaving;
 use gpu_handoff_protocol::message::{BrokerBody, Welcome};
 use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_protocol::{
@@ -63,16 +64,15 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A forked child has neither the thread nor a say in its parent's connection, and CUDA does not work in it:
-        // one more count keeps what would be unmapped.
+        // A forked child has neither the threads nor a say in its parent's connection, and CUDA does not work in it.
         if !self.connection.is_own_process() {
-            std::mem::forget((Arc::clone(&self.memory), Arc::clone(&self.exporter)));
-            if let Ok(mut listener) = self.listener.try_lock() {
-                std::mem::forget(listener.take());
-            }
-            return;
+            return self.keep_memory();
         }
         self.connection.end();
+        // Neither does it work once the process is leaving, and its threads may be kept from it for ever.
+        if leaving::is_closed() {
+            return self.keep_memory();
+        }
         if let Ok(mut listener) = self.listener.lock()
             && let Some(thread) = listener.take()
         {
@@ -80,6 +80,16 @@ impl Drop for Shared {
             let _ = thread.join();
         }
         self.memory.orders().stop();
+    }
+}
+
+impl Shared {
+    /// Leaves what is mapped to the end of the process: one more count keeps it. Waits for no thread.
+    fn keep_memory(&self) {
+        std::mem::forget((Arc::clone(&self.memory), Arc::clone(&self.exporter)));
+        if let Ok(mut listener) = self.listener.try_lock() {
+            std::mem::forget(listener.take());
+        }
     }
 }
 

@@ -53,6 +53,13 @@ pub fn go_in() -> Inside {
     Inside(())
 }
 
+/// Whether nobody is let in any more. Who went to the gate then never comes back, so nobody may wait for a thread that does. For
+/// the process itself: in a forked child the lock may have been taken along.
+#[must_use]
+pub fn is_closed() -> bool {
+    GATE.lock().closed
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         GATE.lock().inside -= 1;

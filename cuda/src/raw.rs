@@ -4,12 +4,14 @@
 //! Not for anything else. Numbers go to the driver as they are, so a wrong one is the caller's experiment; each caller
 //! runs in a process of its own that may crash. Only buffers of the host are real slices.
 
+mod exit;
 mod fork;
 mod memory;
 mod pool;
 mod sharing;
 mod stream;
 
+pub use exit::at_exit;
 pub use fork::ForkEnd;
 
 use std::ptr;

@@ -13,6 +13,7 @@ use gpu_handoff_cuda::{PrimaryContext, VmmAllocation};
 pub mod churn;
 mod events;
 mod fork;
+mod late;
 pub mod many;
 mod memory;
 pub mod order;
@@ -154,6 +155,10 @@ impl Agent {
             Command::LeaseState { lease } => {
                 Answer::LeaseState { state: self.lease_state(&lease)?.to_owned() }
             }
+            Command::KeepToTheEnd => {
+                late::keep(self.client()?)?;
+                Answer::Done { us: 0.0 }
+            }
             Command::Churn { work } => {
                 self.churn = Some(churn::Churn::start(self.client()?.clone(), work)?);
                 Answer::Done { us: 0.0 }
@@ -188,9 +193,9 @@ impl Agent {
 
     fn order(&mut self, step: order::Step) -> anyhow::Result<Answer> {
         self.make_context_current()?;
-        let Self { orders, leases, published, memory, client, .. } = self;
+        let Self { orders, leases, published, memory, client, context, .. } = self;
         let client = client.as_ref().ok_or_else(|| anyhow::anyhow!("not connected"))?;
-        Ok(Answer::Order(orders.take(step, &mut order::Rest { client, leases, published, memory })?))
+        Ok(Answer::Order(orders.take(step, &mut order::Rest { client, leases, published, memory, context })?))
     }
 
     fn client(&self) -> anyhow::Result<&Client> {

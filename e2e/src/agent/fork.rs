@@ -10,7 +10,7 @@ use super::order::{Orders, Rest};
 
 /// Every call of the client in a forked child. Gives the names of those that did not answer `FORKED`.
 ///
-/// The child must have a lease called `lease`, a publication `kept` and one of each else in the parent.
+/// The child calls the driver for none of it, so that may be armed to end whoever does. It must have a lease called `lease`, a publication `kept` and one of each else in the parent.
 pub(super) fn try_everything(orders: &mut Orders, rest: &mut Rest<'_>) -> anyhow::Result<Vec<String>> {
     let names: Vec<&str> = calls().iter().map(|(name, _)| *name).collect();
     let (raw, before) = (Raw::load()?, drop_errors());
@@ -29,6 +29,7 @@ pub(super) fn try_everything(orders: &mut Orders, rest: &mut Rest<'_>) -> anyhow
         orders.timelines.clear();
         rest.leases.clear();
         rest.published.clear();
+        rest.context.take();
         if drop_errors() != before {
             failed |= 1 << names.len();
         }

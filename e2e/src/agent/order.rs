@@ -8,7 +8,7 @@ use gpu_handoff_client::{
     Acquire, AcquireSet, Client, Lease, LeaseSet, Published, PublishedSet, RingReader, RingWriter, Stream,
     Timeline,
 };
-use gpu_handoff_cuda::{Driver, ops, stream};
+use gpu_handoff_cuda::{Driver, PrimaryContext, ops, stream};
 use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
@@ -125,6 +125,7 @@ pub(super) struct Rest<'a> {
     pub(super) leases: &'a mut HashMap<String, Lease>,
     pub(super) published: &'a mut HashMap<String, Published>,
     pub(super) memory: &'a HashMap<String, Memory>,
+    pub(super) context: &'a mut Option<PrimaryContext>,
 }
 
 /// How long rings wait for each other.

@@ -128,6 +128,8 @@ pub enum Command {
         /// Which lease.
         lease: String,
     },
+    /// Keep the connection, and let it go when the process ends, in a handler that is registered now.
+    KeepToTheEnd,
     /// Begin to publish and acquire all the time.
     Churn {
         /// How.

@@ -1,7 +1,9 @@
 //! A forked child has nothing of its parent's, is told so, and harms nothing by its end.
 
+use anyhow::Context;
 use gpu_handoff_e2e::agent::order::{Outcome, Step};
 use gpu_handoff_e2e::agent::{Answer, Command};
+use gpu_handoff_simcuda::faults::{Action, Fault, arm, disarm};
 
 use crate::stage::{Stage, acquire, brake, fill, looked, number, s};
 
@@ -32,10 +34,15 @@ fn every_call_of_a_forked_child_is_refused_and_its_parent_goes_on() -> anyhow::R
     };
     app.order(ordered)?;
     app.ask(&Command::Publish { memory: s("memory"), name: s("kept") })?;
+    // Whoever calls the driver now is gone: the parent rests.
+    let folder = stage.node.gpu.device_folder().context("a simulated device")?;
+    arm(folder, "any-call", &Fault::new(Action::Crash))?;
     let failed = app.expect(&Command::Order(Step::Fork), |answer| match answer {
         Answer::Order(Outcome::Forked { failed }) => Ok(failed),
         other => Err(other),
-    })?;
+    });
+    disarm(folder, "any-call")?;
+    let failed = failed?;
     assert!(failed.is_empty(), "not refused with FORKED: {failed:?}");
     // The parent has all that it had.
     app.order(Step::CheckLease { lease: s("lease") })?;

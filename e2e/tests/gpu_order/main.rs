@@ -3,6 +3,7 @@
 
 mod dropped;
 mod fork;
+mod late;
 mod lost;
 mod orders;
 mod rings;

@@ -154,7 +154,7 @@ impl Talk<'_> {
             && let Some(had) = wanted.pop_front()
         {
             let again = self.connection.lock()?.claims.again(had.subject);
-            match again.map(|again| export(&again)) {
+            match again.map(export) {
                 Some(Ok(Some(descriptor))) => items.push((had, Some(descriptor))),
                 Some(Err(_)) if !items.is_empty() => {
                     wanted.push_front(had);
@@ -174,8 +174,12 @@ impl Talk<'_> {
     }
 }
 
-/// This thread works in the background.
-fn export(again: &Again) -> Result<Option<Arc<OwnedFd>>, Fault> {
-    let _inside = go_in();
-    again.export()
+/// This thread works in the background. What is exported may have ended meanwhile, and this be the last hold on it, whose end
+/// asks the driver as well.
+fn export(again: Arc<Again>) -> Result<Option<Arc<OwnedFd>>, Fault> {
+    let inside = go_in();
+    let exported = again.export();
+    drop(again);
+    drop(inside);
+    exported
 }
