@@ -52,6 +52,10 @@ pub enum InspectError {
     /// The GPU is lost: it fell off the bus, or the driver has given it up.
     #[error("inspect the descriptor: the GPU is lost")]
     GpuLost(#[source] CudaError),
+    /// The driver had no room to look at the descriptor: no memory, or no range of addresses that is large enough. It is as good
+    /// as before.
+    #[error("inspect the descriptor: the driver has no room for that")]
+    OutOfMemory(#[source] CudaError),
     /// The driver failed for a reason that says nothing about the descriptor.
     #[error("inspect the descriptor")]
     Cuda(#[source] CudaError),
@@ -65,6 +69,7 @@ impl InspectError {
             | Status::ECC_UNCORRECTABLE
             | Status::NVLINK_UNCORRECTABLE
             | Status::CONTAINED => Self::GpuLost(error),
+            Status::OUT_OF_MEMORY => Self::OutOfMemory(error),
             _ => Self::Cuda(error),
         }
     }
@@ -92,7 +97,7 @@ impl SizeProof {
         match (Probe { driver, handle, granularity: granule }).map(granule) {
             Ok(None) => Ok(SizeProof::WholeOnly),
             Ok(Some(_)) => Ok(SizeProof::Thorough),
-            Err(InspectError::Cuda(error)) => Err(error),
+            Err(InspectError::Cuda(error) | InspectError::OutOfMemory(error)) => Err(error),
             Err(_) => Ok(SizeProof::Thorough),
         }
     }
@@ -223,7 +228,8 @@ mod tests {
     #[test]
     fn a_state_of_the_driver_is_not_blamed_on_the_descriptor() {
         let error = |status| import_error(CudaError { call: "cuMemImportFromShareableHandle", status });
-        assert!(matches!(error(Status::OUT_OF_MEMORY), InspectError::Cuda(_)));
+        assert!(matches!(error(Status::OUT_OF_MEMORY), InspectError::OutOfMemory(_)));
+        assert!(matches!(error(Status::LAUNCH_FAILED), InspectError::Cuda(_)));
         for foreign in [Status::UNKNOWN, Status::NOT_SUPPORTED, Status::INVALID_VALUE] {
             assert!(matches!(error(foreign), InspectError::NotGpuMemory(_)), "{foreign}");
         }

@@ -63,6 +63,11 @@ pub enum Verdict {
         /// What the driver answered.
         answer: String,
     },
+    /// The driver had no room to look at it; the worker goes on.
+    OutOfMemory {
+        /// What the driver answered.
+        answer: String,
+    },
     /// The worker could not find out.
     Failed {
         /// Why.

@@ -319,6 +319,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     let inspector =
         Inspector::new(shared.workers.clone(), spec.member.0, spec.devices.clone(), Rc::clone(&buffer));
     let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
+    let desk = vet::Desk::new(in_flight, spec.quota.bytes);
     let context = Rc::new_cyclic(|this| Context {
         spec,
         shared,
@@ -329,7 +330,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         connections: Places::default(),
         outboxes: Tally::default(),
         in_flight: InFlight::new(in_flight),
-        vetting: vet::Desk::new(in_flight),
+        vetting: desk,
         keepsakes: Keepsakes::default(),
         offers: offers::Answers::default(),
         absent: Absent::default(),

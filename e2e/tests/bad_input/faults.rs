@@ -89,6 +89,53 @@ fn a_member_whose_memory_breaks_workers_when_it_is_let_go() -> anyhow::Result<()
 }
 
 #[test]
+fn a_driver_that_has_no_room_to_look_costs_nobody_the_worker() -> anyhow::Result<()> {
+    const OUT_OF_MEMORY: u32 = 2;
+    Scene::start()?.run_disturbed(|stage| {
+        stage.with_lent(|mut client, memory| {
+            let item = || vmm("no-room", device(0), BYTES, memory.clone());
+            let workers = || stage.node.log().matches("gpu worker started").count();
+            let before = workers();
+            // More often than workers may break.
+            for _ in 0..2 {
+                for call in ["cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap"] {
+                    next_call(stage, call, Action::Fail(OUT_OF_MEMORY))?;
+                    let refusal = client.publish_one(item()?)?.unwrap_err();
+                    expect_code(&refusal, Code::WorkerFailed);
+                    ensure!(refusal.remedy().starts_with("free memory of the GPU"), "{refusal}");
+                    has_struck(stage)?;
+                    client.publish_one(item()?)??;
+                }
+            }
+            ensure!((before, workers()) == (1, 1), "{before} workers before, {} after", workers());
+            Ok(())
+        })
+    })
+}
+
+#[test]
+fn a_member_whose_descriptors_make_the_driver_fail_again_and_again() -> anyhow::Result<()> {
+    const ILLEGAL_ADDRESS: u32 = 700;
+    Scene::start()?.run_disturbed(|stage| {
+        stage.with_lent(|mut client, memory| {
+            let item = || vmm("fails", device(0), BYTES, memory.clone());
+            for times in 1..=3 {
+                // A worker that is there, and has made the memory that it compares with.
+                client.publish_one(item()?)??;
+                next_call(stage, "cuMemMap", Action::Fail(ILLEGAL_ADDRESS))?;
+                refused_with(client.publish_one(item()?)?, Code::WorkerFailed);
+                has_struck(stage)?;
+                stage.node.wait_for_log(&format!("broke the gpu worker gpu={} times={times}", device(0)))?;
+            }
+            refused_with(client.publish_one(item()?)?, Code::MemberSuspended);
+            let mut other = Client::greeted(stage.consumer_socket())?;
+            other.publish_one(vmm("anothers", device(0), BYTES, memory.clone())?)??;
+            Ok(())
+        })
+    })
+}
+
+#[test]
 fn memory_of_a_lost_gpu() -> anyhow::Result<()> {
     Scene::start()?.run_disturbed(|stage| {
         stage.with_lent(|mut client, memory| {

@@ -178,7 +178,13 @@ impl Inspector {
             }
         }
         match answer.await {
-            Ok(Answer::Verdict(verdict)) => Ok(Some(verdict)),
+            Ok(Answer::Verdict(verdict)) => {
+                // The worker ends by it, as by a crash.
+                if matches!(verdict, Verdict::Failed { .. }) {
+                    broke_one(&self.broken, road.link.gpu);
+                }
+                Ok(Some(verdict))
+            }
             Ok(Answer::NotBegun) => Ok(None),
             Ok(Answer::Hung) => {
                 broke_one(&self.broken, road.link.gpu);

@@ -121,6 +121,8 @@ pub(super) struct Road {
     waiting: RefCell<HashMap<u64, Waiting>>,
     /// The request that got a verdict last; 0: none has.
     answered: Cell<u64>,
+    /// The request over which the worker was found to hang before its fate was known; 0: none. Its member has been told so.
+    hung: Cell<u64>,
     /// Stirred when there is a deadline to keep.
     begun: Notify,
 }
@@ -133,8 +135,8 @@ impl Road {
         let theirs: OwnedFd = theirs.into_fd();
         let register = Request::Register { lane }.packet(Some(Arc::new(theirs)));
         let (waiting, begun) = (RefCell::default(), Notify::new());
-        let answered = Cell::new(0);
-        Ok((Rc::new(Self { link, lane, replies, waiting, answered, begun }), register))
+        let (answered, hung) = (Cell::new(0), Cell::new(0));
+        Ok((Rc::new(Self { link, lane, replies, waiting, answered, hung, begun }), register))
     }
 
     /// Whether the worker is gone.
@@ -254,15 +256,20 @@ impl Road {
         }
         for id in lost {
             let is_begun = note.begun == Begun { lane: self.lane, id };
+            if is_begun {
+                self.hung.set(id);
+            }
             self.deliver(id, if is_begun { Answer::Hung } else { Answer::Lost });
         }
     }
 
-    /// Memory is let go after the answer, and is noted as begun until then.
+    /// Memory is let go after the answer, and is noted as begun until then. Whoever was to blame already, before an answer that
+    /// came late, is so once.
     fn broke_after_its_answer(&self, fate: Option<Fate>) -> bool {
         match fate {
             Some(Fate::Hung(begun) | Fate::Crashed(begun)) => {
-                begun.lane == self.lane && begun.id != 0 && begun.id == self.answered.get()
+                let (answered, hung) = (self.answered.get(), self.hung.get());
+                begun.lane == self.lane && begun.id != 0 && begun.id == answered && begun.id != hung
             }
             _ => false,
         }
@@ -337,7 +344,14 @@ mod tests {
         assert_eq!(*stuck.borrow(), 2);
         assert!(matches!(answer.try_recv(), Ok(Answer::Hung)));
         // It is to blame once, however late the worker's fate is known.
-        assert!(!road.broke_after_its_answer(Some(Fate::Hung(Begun { lane: 0, id: 8 }))));
+        let fate = Some(Fate::Hung(Begun { lane: 0, id: 8 }));
+        assert!(!road.broke_after_its_answer(fate));
+        // Though it answers in the end.
+        let late = |id| road.read(&Reply { id, verdict: Verdict::GpuMemory { device: None } }.packet().bytes);
+        late(8);
+        assert!(!road.broke_after_its_answer(fate));
+        late(9);
+        assert!(road.broke_after_its_answer(Some(Fate::Crashed(Begun { lane: 0, id: 9 }))));
     }
 
     #[tokio::test]

@@ -154,6 +154,7 @@ const SIZE: u8 = 4;
 const SIZE_UNKNOWN: u8 = 5;
 const FAILED: u8 = 6;
 const LOST: u8 = 7;
+const NO_ROOM: u8 = 8;
 
 impl Reply {
     pub(super) fn packet(&self) -> Outgoing {
@@ -178,6 +179,10 @@ impl Reply {
                 bytes.push(LOST);
                 bytes.extend(answer.as_bytes());
             }
+            Verdict::OutOfMemory { answer } => {
+                bytes.push(NO_ROOM);
+                bytes.extend(answer.as_bytes());
+            }
             Verdict::Failed { why } => {
                 bytes.push(FAILED);
                 bytes.extend(why.as_bytes());
@@ -197,6 +202,7 @@ impl Reply {
             (SIZE, 8) => Verdict::SizeMismatch { actual: Some(u64::from_le_bytes(array(&mut rest))) },
             (SIZE_UNKNOWN, 0) => Verdict::SizeMismatch { actual: None },
             (LOST, _) => Verdict::GpuLost { answer: text() },
+            (NO_ROOM, _) => Verdict::OutOfMemory { answer: text() },
             (FAILED, _) => Verdict::Failed { why: text() },
             _ => return None,
         };
@@ -278,6 +284,7 @@ mod tests {
             Verdict::SizeMismatch { actual: Some(5) },
             Verdict::SizeMismatch { actual: None },
             Verdict::GpuLost { answer: "DEVICE_UNAVAILABLE (46)".to_owned() },
+            Verdict::OutOfMemory { answer: "OUT_OF_MEMORY (2)".to_owned() },
             Verdict::Failed { why: String::new() },
         ] {
             let reply = Reply { id: 3, verdict };

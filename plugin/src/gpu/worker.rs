@@ -201,6 +201,7 @@ fn refused(error: InspectError) -> Verdict {
         InspectError::GpuNotReachable(_) => Verdict::GpuMemory { device: None },
         InspectError::SizeMismatch { actual, .. } => Verdict::SizeMismatch { actual },
         InspectError::GpuLost(e) => Verdict::GpuLost { answer: chain(&e) },
+        InspectError::OutOfMemory(e) => Verdict::OutOfMemory { answer: chain(&e) },
         other @ InspectError::Cuda(_) => Verdict::Failed { why: chain(&other) },
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Desk {
     /// Room for descriptors that wait for their verdict, and how much there is.
     room: Arc<Semaphore>,
     limit: usize,
+    /// What the member may publish at all, in bytes.
+    quota: u64,
 }
 
 /// What becomes of a packet for whose descriptors there is no room.
@@ -48,10 +50,11 @@ pub(super) enum WithoutRoom {
 }
 
 impl Desk {
-    /// As many descriptors may wait for their verdict as `limit` says; no less than one packet may bring.
-    pub(super) fn new(limit: usize) -> Self {
+    /// As many descriptors may wait for their verdict as `limit` says; no less than one packet may bring. The member may publish
+    /// so many bytes.
+    pub(super) fn new(limit: usize, quota: u64) -> Self {
         let turns = Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER));
-        Self { tasks: RefCell::default(), turns, room: Arc::new(Semaphore::new(limit)), limit }
+        Self { tasks: RefCell::default(), turns, room: Arc::new(Semaphore::new(limit)), limit, quota }
     }
 
     fn no_room(&self, own: u32) -> Refusal {
@@ -72,6 +75,8 @@ impl Desk {
         without_room: WithoutRoom,
     ) -> impl Future<Output = Outcomes> + 'static {
         let count = items.len();
+        // What comes back was held against the quota when it was new; whether it still fits is the registry's to say.
+        let most = if without_room == WithoutRoom::Refused { self.quota } else { u64::MAX };
         let own = items.iter().filter(|item| matches!(item.carrier, Carrier::Descriptor(_))).count();
         let own = u32::try_from(own).unwrap_or(u32::MAX);
         let (mut asker, answer) = oneshot::channel();
@@ -96,7 +101,7 @@ impl Desk {
                             None => return refuse(asker, &refusal),
                         },
                     };
-                    publications(items, boot, &inspector, &turns, asker).await;
+                    publications(items, boot, most, &inspector, &turns, asker).await;
                     drop(undecided);
                 });
                 // Begun at once: mostly the worker is asked by this already.
@@ -133,6 +138,7 @@ async fn wait_for_room(
 async fn publications(
     items: Vec<Publication>,
     boot: BootTag,
+    most: u64,
     inspector: &Inspector,
     turns: &Semaphore,
     asker: oneshot::Sender<Outcomes>,
@@ -142,7 +148,7 @@ async fn publications(
         if asker.is_closed() {
             return;
         }
-        vetted.push(publication(item, boot, inspector, turns).await);
+        vetted.push(publication(item, boot, most, inspector, turns).await);
     }
     // The session may be gone; what it published ends here, in the lane.
     let _ = asker.send(vetted);
@@ -151,6 +157,7 @@ async fn publications(
 async fn publication(
     publication: Publication,
     boot: BootTag,
+    most: u64,
     inspector: &Inspector,
     turns: &Semaphore,
 ) -> Result<Vetted, Refusal> {
@@ -159,6 +166,7 @@ async fn publication(
     let checked = match &publication.carrier {
         Carrier::Legacy(_) => None,
         Carrier::Descriptor(fd) => {
+            fits(publication.facts.allocation_size, most)?;
             let _turn = turns.acquire().await.map_err(|_| broken_off())?;
             check(&publication.facts, fd, inspector).await?;
             Some(begin.elapsed())
@@ -174,6 +182,16 @@ fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
     let most = Quota { buffers: u64::MAX, bytes: u64::MAX, ..Quota::default() };
     let widest = Policy { legacy: LegacyRule::WithinNamespace, quota: most };
     widest.may_publish(&Usage::default(), facts)
+}
+
+/// No worker is asked for a range of addresses that is larger than all that the member may publish. What it comes to with what
+/// the member has is the registry's to say.
+fn fits(bytes: u64, most: u64) -> Result<(), Refusal> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let (wanted, found) = (format!("at most {most}"), format!("{bytes} in one buffer"));
+    Err(Refusal::new(Code::QuotaBytes).compared_with("bytes", wanted, found))
 }
 
 async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) -> Result<(), Refusal> {
@@ -193,6 +211,9 @@ async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) ->
         Verdict::GpuLost { answer } => {
             Err(Refusal::new(Code::GpuLost).compared_with("device", facts.device, answer))
         }
+        Verdict::OutOfMemory { answer } => Err(Refusal::new(Code::WorkerFailed)
+            .compared_with("gpu worker", "room to look at the descriptor", answer)
+            .with_remedy("free memory of the GPU, or of the node, then publish again")),
         Verdict::Failed { why } => {
             Err(Refusal::new(Code::WorkerFailed).compared_with("descriptor", "inspected", why))
         }
