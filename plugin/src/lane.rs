@@ -12,6 +12,7 @@
 //! |---|---|
 //! | the sidecar's connection; connections handed on | [`slot`] |
 //! | an application's connection | [`session`] |
+//! | staying awake for what is announced to it | [`announced`] |
 //! | what waits to be sent to it | [`outbox`] |
 //! | descriptors that were sent and are unread | [`in_flight`] |
 //! | what is published, before the registry sees it | [`vet`] |
@@ -47,6 +48,7 @@ use crate::owner::{LaneCommand, LaneHandle, Owner};
 use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
 
+mod announced;
 mod chatter;
 pub(crate) mod in_flight;
 mod keepsakes;
@@ -58,6 +60,7 @@ mod session;
 mod slot;
 mod vet;
 
+use announced::Vigil;
 use chatter::Chatter;
 use in_flight::InFlight;
 use keepsakes::Keepsakes;
@@ -157,6 +160,8 @@ pub(crate) struct Context {
     device_nodes: SlotDeviceNodes,
     /// The way to the GPU workers.
     inspector: Rc<Inspector>,
+    /// Whether the lane's thread sleeps.
+    vigil: Rc<Vigil>,
     /// Room for the packet that is being received, whoever sent it: no task keeps it while it waits.
     buffer: Rc<RefCell<RecvBuffer>>,
 }
@@ -319,6 +324,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
     let inspector =
         Inspector::new(shared.workers.clone(), spec.member.0, spec.devices.clone(), Rc::clone(&buffer));
     let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
+    let vigil = Rc::new(Vigil::new(shared.awake.clone()));
     let desk = vet::Desk::new(in_flight, spec.quota.bytes);
     let context = Rc::new_cyclic(|this| Context {
         spec,
@@ -338,10 +344,12 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         chatter: Chatter::new(),
         device_nodes,
         inspector: Rc::new(inspector),
+        vigil: Rc::clone(&vigil),
         buffer,
     });
     info!("serving");
     let mut tasks = JoinSet::new();
+    tasks.spawn_local(async move { vigil.keep().await });
     let mut rest_until = Instant::now();
     loop {
         tokio::select! {

@@ -19,11 +19,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{Instrument, debug, info, info_span};
 
+use super::announced::Announced;
 use super::in_flight::Line;
 use super::outbox::{Outbox, Queued, Tally};
 use super::vet::WithoutRoom;
 use super::{Context, Newcomer, restore, slot};
-use crate::awake::{self, Awake};
 use crate::identity::Process;
 use crate::limits;
 use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
@@ -38,19 +38,14 @@ pub(super) struct Peer {
     overflown: RefCell<Vec<RequestId>>,
     stirred: Notify,
     ended: Cell<bool>,
-    awake: Awake,
+    announced: Announced,
 }
 
 impl Peer {
-    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally, awake: Awake) -> Self {
+    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally, announced: Announced) -> Self {
         let outbox = RefCell::new(Outbox::new(of_member));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
-        Self { connection, process, outbox, overflown, stirred, ended, awake }
-    }
-
-    /// Whether its task polls instead of sleeping. Not where something waits to be sent: that is looked at anew each time.
-    fn may_poll(&self) -> bool {
-        self.awake.is_on() && self.outbox.borrow().is_empty()
+        Self { connection, process, outbox, overflown, stirred, ended, announced }
     }
 
     /// Which process it is.
@@ -64,16 +59,10 @@ impl Peer {
             BrokerBody::Event(_) if message.request != 0 => Some(message.request),
             _ => None,
         };
-        match message.body {
-            BrokerBody::Cancelled => self.outbox.borrow_mut().watch_ended(message.request),
-            // Its task is to see that it stays awake.
-            BrokerBody::Announced => {
-                self.awake.begin();
-                self.stirred.notify_one();
-            }
-            BrokerBody::Published(_) | BrokerBody::Acquired(_) => self.awake.end(),
-            _ => {}
+        if matches!(message.body, BrokerBody::Cancelled) {
+            self.outbox.borrow_mut().watch_ended(message.request);
         }
+        self.announced.tells(message);
         for packet in codec::encode_broker(message) {
             if self.outbox.borrow().is_empty() {
                 match self.connection.try_send(&packet) {
@@ -133,8 +122,8 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
 
 async fn converse(context: &Rc<Context>, connection: &Rc<Line>, process: Process) {
     let id = context.new_session_id();
-    let awake = Awake::new(context.shared.awake.clone());
-    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes, awake));
+    let announced = Announced::new(Rc::clone(&context.vigil));
+    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes, announced));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context, peer: &peer };
@@ -300,7 +289,6 @@ impl Session<'_> {
                         return EndReason::OwnerClosed;
                     }
                 },
-                () = tokio::task::yield_now(), if self.peer.may_poll() => awake::give_way(),
             }
         }
     }
@@ -337,6 +325,7 @@ impl Session<'_> {
         let after = |d: Duration| Some(d).filter(|d| !d.is_zero()).map(|d| Instant::now() + d);
         let ask = match body {
             ClientBody::Publish(items) => {
+                self.peer.announced.publishes(request, &items);
                 let (boot, inspector) = (self.context.shared.boot, Rc::clone(&self.context.inspector));
                 let vetted = self.context.vetting.begin(items, boot, inspector, WithoutRoom::Refused);
                 return Some((request, Box::pin(async move { Ok(Ask::Publish(vetted.await)) })));
@@ -356,7 +345,7 @@ impl Session<'_> {
             ClientBody::Cancel { request } => Ask::Cancel(request),
             ClientBody::Announce(names) => {
                 self.context.inspector.announce();
-                self.peer.awake.begin();
+                self.peer.announced.by_process(&names);
                 Ask::Announce(names)
             }
             ClientBody::Reattach(claims) => {
