@@ -94,8 +94,7 @@ impl Source {
         Ok(())
     }
 
-    fn packet(&mut self, driver: Driver, plan: &Sending) -> anyhow::Result<Outgoing> {
-        let &Sending { bytes, word, .. } = plan;
+    fn packet(&mut self, driver: Driver, bytes: u64, word: Option<u32>) -> anyhow::Result<Outgoing> {
         let (legacy, descriptors) = match self {
             Self::Vmm(memory, exported) => (None, vec![once_exported(memory, exported)?]),
             Self::Legacy(memory) => {
@@ -125,7 +124,8 @@ pub(super) struct Sending {
     pub(super) mode: Mode,
     /// Rest before each round.
     pub(super) pause: Duration,
-    /// What each buffer is filled with, where the receiver is to look at it.
+    /// What the first round's buffer is filled with, where the receiver is to look at it; one more in each round after it, so
+    /// that what an earlier round wrote is not taken for it.
     pub(super) word: Option<u32>,
 }
 
@@ -138,6 +138,7 @@ pub(super) fn send(socket: &Path, plan: &Sending) -> anyhow::Result<RawTimes> {
     let mut buffer = RecvBuffer::new();
     let mut source = Source::create(driver, bytes, mode)?;
     for round in 0..rounds {
+        let word = word.map(|first| first.wrapping_add(u32::try_from(round).unwrap_or(u32::MAX)));
         let fresh = matches!(mode, Mode::VmmFresh | Mode::LegacyFresh);
         if fresh && round > 0 {
             drop(std::mem::replace(&mut source, Source::create(driver, bytes, mode)?));
@@ -146,7 +147,7 @@ pub(super) fn send(socket: &Path, plan: &Sending) -> anyhow::Result<RawTimes> {
             source.fill(driver, bytes, word)?;
         }
         if !fresh {
-            source.packet(driver, plan)?; // Exported before the clock starts.
+            source.packet(driver, bytes, word)?; // Exported before the clock starts.
         }
         ops::synchronize(driver)?;
         if !pause.is_zero() {
@@ -155,7 +156,7 @@ pub(super) fn send(socket: &Path, plan: &Sending) -> anyhow::Result<RawTimes> {
         next(&peer, &mut buffer)?;
         times.at_ns.push(now_ns());
         let begin = Instant::now();
-        let packet = source.packet(driver, plan)?;
+        let packet = source.packet(driver, bytes, word)?;
         times.driver_us.push(us_since(begin));
         peer.send(&packet, deadline())?;
         next(&peer, &mut buffer)?;

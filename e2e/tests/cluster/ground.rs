@@ -23,6 +23,9 @@ const SCRIPTS: &str = "GPU_HANDOFF_CLUSTER_SCRIPTS";
 /// How long one request to the API may take.
 const REQUEST: Duration = Duration::from_secs(20);
 
+/// How long a daemon of the node may take to start or to stop.
+const DAEMON: Duration = Duration::from_secs(60);
+
 /// How long the node's GPUs may take to be told of.
 const TOLD: Duration = Duration::from_secs(20);
 
@@ -50,8 +53,10 @@ impl Ground {
             return Ok(Err(format!("{FOLDER} names no cluster: e2e/cluster/run.sh starts one{who}")));
         };
         let runtime = Runtime::new().context("start a runtime")?;
+        has_the_images_of_now(&folder)?;
         let (client, gpus) = runtime.block_on(async {
-            let client = connect(&folder.join("kubeconfig")).await?;
+            let connected = tokio::time::timeout(REQUEST, connect(&folder.join("kubeconfig"))).await;
+            let client = connected.with_context(|| format!("no answer within {REQUEST:?}"))??;
             anyhow::Ok((client.clone(), count_gpus(client).await?))
         })?;
         let unclaimed = Arc::new(Semaphore::new(gpus));
@@ -73,14 +78,22 @@ impl Ground {
             .any(|one| one.features.as_ref().is_some_and(|features| features.user_namespaces == Some(true))))
     }
 
+    /// Where the cluster's scripts are, if this machine has them.
+    pub(crate) fn scripts(&self) -> Option<PathBuf> {
+        let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster");
+        let scripts = std::env::var_os(SCRIPTS).map_or_else(here, PathBuf::from);
+        scripts.join("in.sh").exists().then_some(scripts)
+    }
+
     /// Starts or stops a daemon of the node.
     pub(crate) async fn daemon(&self, what: &str, name: &str) -> anyhow::Result<()> {
         let cluster = self.folder.file_name().context("the cluster's folder has no name")?;
-        let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster");
-        let script = std::env::var_os(SCRIPTS).map_or_else(here, PathBuf::from).join("in.sh");
+        let script = self.scripts().context("this machine has no e2e/cluster/in.sh")?.join("in.sh");
         let mut command = tokio::process::Command::new(&script);
-        command.arg(cluster).args(["daemons.sh", what, name]);
-        let output = command.output().await.with_context(|| format!("run {}", script.display()))?;
+        command.arg(cluster).args(["daemons.sh", what, name]).kill_on_drop(true);
+        let ended = tokio::time::timeout(DAEMON, command.output()).await;
+        let ended = ended.map_err(|_| anyhow::anyhow!("{what} {name} took longer than {DAEMON:?}"))?;
+        let output = ended.with_context(|| format!("run {}", script.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(output.status.success(), "{what} {name}: {said}");
         Ok(())
@@ -89,6 +102,18 @@ impl Ground {
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
+}
+
+/// Pods run the images that the node has, however old; a test of newer ones would prove nothing.
+fn has_the_images_of_now(folder: &Path) -> anyhow::Result<()> {
+    let id = |file| std::fs::read_to_string(folder.join(file)).ok();
+    let (has, now) = (id("imported"), id("images/id"));
+    anyhow::ensure!(
+        now.is_none() || has == now,
+        "the images were made anew since the node took them: e2e/cluster/in.sh {} daemons.sh reload",
+        folder.file_name().unwrap_or_default().display()
+    );
+    Ok(())
 }
 
 /// The DRA driver tells its GPUs soon after the node is ready.
@@ -111,7 +136,8 @@ pub(crate) async fn look_until<T>(
 ) -> anyhow::Result<T> {
     let deadline = Instant::now() + time;
     loop {
-        if let Some(found) = look().await? {
+        let looked = tokio::time::timeout_at(deadline, look()).await;
+        if let Some(found) = looked.unwrap_or(Ok(None))? {
             return Ok(found);
         }
         anyhow::ensure!(Instant::now() < deadline, "waited {time:?} in vain until {what}");

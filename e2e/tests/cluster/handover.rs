@@ -1,5 +1,6 @@
 //! Two pods hand memory over by the driver's own calls, over a socket in a folder that they share.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use gpu_handoff_e2e::agent::{Answer, Command, RawMode};
@@ -13,7 +14,6 @@ use crate::scene::{SHARED_AT, Scene, Standard};
 
 const BYTES: u64 = 4 << 20;
 const ROUNDS: usize = 3;
-const WORD: u32 = 0x5EED_F00D;
 
 /// The API's answer where a pod is not admitted.
 const FORBIDDEN: u16 = 403;
@@ -46,11 +46,19 @@ async fn hand_over(scene: &Scene<'_>, pods: &[String; 2]) -> anyhow::Result<Outc
     let (mut sender, mut receiver) = (scene.app(&pods[0]).await?, scene.app(&pods[1]).await?);
     for mode in [RawMode::VmmFresh, RawMode::VmmExported, RawMode::LegacyFresh, RawMode::LegacyExported] {
         let socket = Path::new(SHARED_AT).join(format!("{mode:?}"));
-        let words = hand_over_by(&mut sender, &mut receiver, socket, mode).await?;
+        let words =
+            hand_over_by(&mut sender, &mut receiver, socket, mode, word_of(&scene.namespace, mode)).await?;
         let wanted = BYTES / 4 * ROUNDS as u64;
         anyhow::ensure!(words == wanted, "{mode:?}: {words} words were looked at, not {wanted}");
     }
     Ok(Outcome::Done)
+}
+
+/// A word of its own for each scenario and mode: what another wrote into the GPU's memory is not taken for it.
+fn word_of(namespace: &str, mode: RawMode) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    (namespace, format!("{mode:?}")).hash(&mut hasher);
+    (hasher.finish() >> 32) as u32
 }
 
 async fn hand_over_by(
@@ -58,8 +66,9 @@ async fn hand_over_by(
     receiver: &mut App,
     socket: PathBuf,
     mode: RawMode,
+    word: u32,
 ) -> anyhow::Result<u64> {
-    let (rounds, word) = (ROUNDS, Some(WORD));
+    let (rounds, word) = (ROUNDS, Some(word));
     let send = Command::RawSend { socket: socket.clone(), bytes: BYTES, rounds, mode, pause_us: 0, word };
     let receive = Command::RawReceive { socket, rounds };
     match tokio::try_join!(sender.ask(&send), receiver.ask(&receive))? {

@@ -49,5 +49,11 @@ fn main() -> ExitCode {
     };
     let trials = [images::all(), handover::all(), matrix::all()].into_iter().flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored;
+    if ran == 0 && !arguments.list {
+        eprintln!("no scenario has such a name: --list tells them");
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
 }

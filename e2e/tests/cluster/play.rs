@@ -13,6 +13,9 @@ use crate::scene::{Scene, Standard};
 /// How long a scenario may take.
 const SCENARIO: Duration = Duration::from_secs(120);
 
+/// How long its namespace may take to be made, and how long to be given back.
+const STAGE: Duration = Duration::from_secs(60);
+
 /// How long what is printed of a failure may take to be collected.
 const REPORT: Duration = Duration::from_secs(20);
 
@@ -21,6 +24,8 @@ pub(crate) enum Outcome {
     Done,
     /// It cannot be tried on this machine.
     NotRun(String),
+    /// This machine cannot do it, and says so as it should: shown as not run, and no failure where nothing may be left out.
+    Refused(String),
 }
 
 type Run = Box<dyn FnOnce(&Ground) -> anyhow::Result<Outcome> + Send>;
@@ -69,6 +74,7 @@ fn finish(run: Run, ground: &Arc<Ground>) -> Result<Completion, Failed> {
             Err(format!("GPU_HANDOFF_TESTS=all, but: {why}").into())
         }
         Ok(Outcome::NotRun(why)) => Ok(ignored(format!("skipped: {why}"))),
+        Ok(Outcome::Refused(why)) => Ok(ignored(format!("refused, as it should be: {why}"))),
         Err(error) => Err(format!("{error:#}").into()),
     }
 }
@@ -77,14 +83,23 @@ async fn on_stage<F>(ground: &Ground, name: &str, standard: Standard, play: F) -
 where
     F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome>,
 {
-    let scene = Scene::open(ground, name, standard).await?;
-    let played = tokio::time::timeout(SCENARIO, play(&scene)).await;
-    let mut played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {SCENARIO:?}")));
+    let scene = within(STAGE, Scene::open(ground, name, standard)).await?;
+    let mut played = within(SCENARIO, async {
+        scene.prepare().await?;
+        play(&scene).await
+    })
+    .await;
     if let Err(error) = played {
         let report = tokio::time::timeout(REPORT, report::of(&scene)).await;
         let report = report.unwrap_or_else(|_| format!("(no report within {REPORT:?})"));
         played = Err(anyhow::anyhow!("{error:#}\n{report}"));
     }
-    let closed = scene.close().await.with_context(|| format!("clean up after {name}"));
+    let closed = within(STAGE, scene.close()).await.with_context(|| format!("clean up after {name}"));
     played.and_then(|outcome| closed.map(|()| outcome))
+}
+
+async fn within<T>(time: Duration, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::time::timeout(time, work)
+        .await
+        .unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {time:?}")))
 }

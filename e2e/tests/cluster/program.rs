@@ -27,9 +27,9 @@ pub(crate) fn puppet(name: &str, gpu: Gpu) -> Plan {
     Plan::new(name, gpu, &["conformance", "puppet", "--listen", &socket(name)])
 }
 
-/// A puppet with some other process number.
+/// A puppet with some other process number. The container ends as the puppet does.
 pub(crate) fn puppet_not_first(name: &str, gpu: Gpu) -> Plan {
-    let command = format!("conformance puppet --listen {}; true", socket(name));
+    let command = format!("conformance puppet --listen {}; exit $?", socket(name));
     Plan::new(name, gpu, &["sh", "-c", &command])
 }
 

@@ -30,6 +30,9 @@ pub(crate) const SHARED_AT: &str = "/shared";
 /// Where those folders are on the node, below `/var/lib`.
 const FOLDERS: &str = "scenes";
 
+/// The API's answer where there is no such thing.
+const NOT_FOUND: u16 = 404;
+
 /// What a namespace admits: the pod security standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standard {
@@ -61,7 +64,7 @@ pub(crate) struct Scene<'g> {
 }
 
 impl<'g> Scene<'g> {
-    /// Makes the namespace and the shared folder, and waits until pods may be made.
+    /// Makes the namespace.
     pub(crate) async fn open(ground: &'g Ground, name: &str, standard: Standard) -> anyhow::Result<Self> {
         let namespaces: Api<Namespace> = Api::all(ground.client.clone());
         let enforce = ("pod-security.kubernetes.io/enforce".to_owned(), standard.label().to_owned());
@@ -77,12 +80,15 @@ impl<'g> Scene<'g> {
         let made = namespaces.create(&PostParams::default(), &made).await.context("make a namespace")?;
         let namespace = made.metadata.name.context("a namespace without a name")?;
         let folder = ground.folder.join("var-lib").join(FOLDERS).join(&namespace);
-        let scene = Self { ground, namespace, standard, folder, seats: Cell::default() };
-        scene.share_folder().await.context("make a shared folder")?;
+        Ok(Self { ground, namespace, standard, folder, seats: Cell::default() })
+    }
+
+    /// Makes the shared folder, and waits until pods may be made.
+    pub(crate) async fn prepare(&self) -> anyhow::Result<()> {
+        self.share_folder().await.context("make a shared folder")?;
         // Pods that come before it are refused.
         let account = conditions::is_created::<ServiceAccount>();
-        await_in(&scene.all(), "default", "the namespace has an account", PREPARED, account).await?;
-        Ok(scene)
+        await_in(&self.all(), "default", "the namespace has an account", PREPARED, account).await.map(drop)
     }
 
     /// Objects of one kind in the namespace.
@@ -156,7 +162,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Lets the cluster remove it all. Only for GPUs somebody may wait.
+    /// Lets the cluster remove it all, also what a scenario made that failed before it began. Only for GPUs somebody may wait.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         let seats = self.seats.take();
         let given_back = if seats.is_some() { self.give_back_claims().await } else { Ok(()) };
@@ -165,9 +171,16 @@ impl<'g> Scene<'g> {
         let volumes: Api<PersistentVolume> = Api::all(self.client());
         let namespace = namespaces.delete(&self.namespace, &DeleteParams::default()).await;
         let volume = volumes.delete(&self.namespace, &DeleteParams::default()).await;
-        std::fs::remove_dir_all(&self.folder).context("remove the shared folder")?;
+        let folder = std::fs::remove_dir_all(&self.folder);
         namespace.context("remove the namespace")?;
-        volume.context("remove the volume")?;
+        match volume {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            other => other.map(drop).context("remove the volume")?,
+        }
+        match folder {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.context("remove the shared folder")?,
+        }
         given_back
     }
 }

@@ -1,11 +1,14 @@
 //! What the driver answers when one pod hands memory or an event to another.
 
+use std::time::Duration;
+
 use gpu_handoff_e2e::conformance::actor::{Actor, Kind};
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::plan::{ANY_USER, Gpu};
 use crate::play::{Outcome, Scenario, scenario};
 use crate::program::{puppet, puppet_not_first};
-use crate::scene::{Scene, Standard};
+use crate::scene::{Scene, Standard, await_in};
 
 const OK: &str = "OK";
 const SAME_PROCESS: &str = "CUDA_ERROR_INVALID_CONTEXT (201)";
@@ -14,6 +17,11 @@ const NO_SUCH_VALUE: &str = "CUDA_ERROR_INVALID_VALUE (1)";
 const NO_SUCH_DEVICE: &str = "CUDA_ERROR_INVALID_DEVICE (101)";
 /// The importer's process ended without an answer.
 const CRASH: &str = "connection closed";
+/// What a shell calls that end.
+const SIGSEGV: i32 = 128 + 11;
+
+/// How long the kubelet may take to say so.
+const ENDED: Duration = Duration::from_secs(30);
 
 pub(super) fn all() -> Vec<Scenario> {
     vec![
@@ -99,7 +107,7 @@ async fn user_namespaces(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         scene.make(puppet("first", Gpu::None).own_users()).await?;
         let why = scene.warning("first", "FailedCreatePodSandBox").await?;
         anyhow::ensure!(why.contains("runtime does not support user namespaces"), "it is told: {why}");
-        return Ok(Outcome::Done);
+        return Ok(Outcome::Refused("the runtime has no user namespaces, and the pod is told".to_owned()));
     }
     let pods = scene.two_with_one_claim(|name, gpu| match name {
         "first" => puppet(name, gpu).own_users(),
@@ -127,5 +135,17 @@ async fn different_gpus(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     scene.start(puppet_not_first("second", Gpu::Claim("another".to_owned()))).await?;
     let wanted = [(Kind::Legacy, NO_SUCH_VALUE), (Kind::Vmm, NO_SUCH_DEVICE), (Kind::Pool, CRASH)];
     answers(&scene.actor("first")?, &scene.actor("second")?, &wanted)?;
+    // It is the driver that ends the importer, and nothing else.
+    let ended = |pod: Option<&Pod>| ended_with(pod).is_some();
+    let pod = await_in(&scene.all(), "second", "the importer has ended", ENDED, ended).await?;
+    let code = ended_with(pod.as_ref());
+    anyhow::ensure!(code == Some(SIGSEGV), "the importer ended with {code:?}, not {SIGSEGV}");
     Ok(Outcome::Done)
+}
+
+/// What a pod's container last ended with.
+fn ended_with(pod: Option<&Pod>) -> Option<i32> {
+    let container = pod?.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let state = [&container.state, &container.last_state];
+    state.into_iter().find_map(|state| Some(state.as_ref()?.terminated.as_ref()?.exit_code))
 }
