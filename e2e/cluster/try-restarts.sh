@@ -5,19 +5,23 @@
 # follows from it, is in docs/measurements/kubelet-restart.md.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-readonly cluster=restarts settled_within_s=120
+readonly settled_within_s=120
 still_s=8 patience_s=0
-kubectl=$(bin_folder)/kubectl
-export KUBECONFIG=$base/$cluster/kubeconfig
+"$here/preflight.sh" run
+take_name restarts
+"$here/build.sh"
+"$here/images.sh"
+use_kubectl
 resource='resources: {limits: {nvidia.com/gpu: 1}}'
 image='image: e2e.local/busybox:1, imagePullPolicy: Never'
 sleeps="command: [sh, -c, 'trap \"exit 0\" TERM; sleep 86400 & wait']"
 
-inside() { "$here/in.sh" "$cluster" "$@"; }
+inside() { timeout --foreground "$command_within_s" "$here/in.sh" "$name" "$@"; }
+k() { timeout --foreground "$command_within_s" "$kubectl" "$@"; }
 
 # pod NAME INIT APP [SPEC]: what its init containers and its application have beside an image, and the pod.
 pod() {
-    "$kubectl" apply -f - >/dev/null <<YAML
+    k apply -f - >/dev/null <<YAML
 apiVersion: v1
 kind: Pod
 metadata: {name: $1}
@@ -30,7 +34,7 @@ YAML
 }
 
 make_kinds() {
-    "$kubectl" apply -f - >/dev/null <<'YAML'
+    k apply -f - >/dev/null <<'YAML'
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: gpu.nvidia.com}
@@ -58,12 +62,12 @@ make_pods() {
     pod volume-held "{name: sidecar, restartPolicy: Always, $image, $sleeps, volumeMounts: [{name: slot, mountPath: /slot}]}" '' \
         'volumes: [{name: slot, csi: {driver: slots.e2e.local}}]'
     pod nothing-held "{name: sidecar, restartPolicy: Always, $image, $sleeps}" ''
-    "$kubectl" wait --for=condition=Ready --timeout=60s pod --all >/dev/null
+    k wait --for=condition=Ready --timeout=50s pod --all >/dev/null
 }
 
 # What is said of each pod, as JSON: phase, reason, and of each container its state and identity.
 facts() {
-    "$kubectl" get pods -o json | python3 -c '
+    k get pods -o json | python3 -c '
 import json, sys
 pods = {}
 for pod in json.load(sys.stdin)["items"]:
@@ -98,7 +102,7 @@ settles() {
         sleep "$still_s"
         [[ $(facts) == "$first" ]]
     }
-    wait_for "$settled_within_s" quiet
+    wait_for "$settled_within_s" quiet || fail "the pods do not come to rest within $settled_within_s s: $(facts)"
 }
 
 # In every pod that has not ended, all containers run. (Conditions do not tell: they stay as they were while the kubelet waits for a
@@ -129,11 +133,11 @@ event() {
 }
 
 afresh() {
-    "$kubectl" delete pod --all --wait --grace-period=1 >/dev/null 2>&1 || true
-    empty() { [[ -z $("$kubectl" get pods -o name) ]]; }
-    wait_for 30 empty
-    free() { [[ $("$kubectl" get node "$cluster" -o 'jsonpath={.status.allocatable.nvidia\.com/gpu}') == 8 ]]; }
-    wait_for 30 free
+    k delete pod --all --wait --timeout=30s --grace-period=1 >/dev/null 2>&1 || true
+    empty() { [[ -z $(k get pods -o name) ]]; }
+    wait_for 30 empty || fail "pods are still there: $(k get pods)"
+    free() { [[ $(k get node "$name" -o 'jsonpath={.status.allocatable.nvidia\.com/gpu}') == 8 ]]; }
+    wait_for 30 free || fail "the node does not offer 8 devices: $(k get node "$name" -o 'jsonpath={.status.allocatable}')"
     make_pods
 }
 
@@ -146,23 +150,29 @@ plugins_come() {
     inside daemons.sh start csi
 }
 sidecars_die() {
-    "$kubectl" get pods -o 'jsonpath={range .items[*]}{.status.initContainerStatuses[?(@.name=="sidecar")].containerID}{"\n"}{end}' |
+    k get pods -o 'jsonpath={range .items[*]}{.status.initContainerStatuses[?(@.name=="sidecar")].containerID}{"\n"}{end}' |
         while IFS=/ read -r _ _ identity; do
             [[ -z $identity ]] || inside ctr -n k8s.io task kill -s KILL "$identity" < /dev/null 2>/dev/null
         done
 }
-reboot() { "$here/down.sh" --keep "$cluster" >/dev/null && "$here/up.sh" "$cluster" >/dev/null; }
+reboot() {
+    "$here/down.sh" --keep "$name" >/dev/null
+    "$here/up.sh" "$name" >/dev/null
+}
+# Device plugin and DRA driver start with the kubelet. That they are in time lies in how often they try: every 20 ms.
+reboot_with_plugins() {
+    GPU_HANDOFF_E2E_LATE='' reboot
+    inside daemons.sh start csi
+}
 all() { for each in "$@"; do "$each"; done; }
 
-stop() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
-stop # what an earlier run may have left
+stop() { "$here/down.sh" "$name" >/dev/null; }
+stop # what a run that was killed has left
 trap stop EXIT
-"$here/build.sh"
-"$here/images.sh"
 # Plugins are started by hand, so that it is known when.
 export GPU_HANDOFF_E2E_IMAGES GPU_HANDOFF_E2E_GPUS=simulated GPU_HANDOFF_E2E_REPLICAS=2 GPU_HANDOFF_E2E_LATE="gpus dra"
 GPU_HANDOFF_E2E_IMAGES=$(images_folder)
-"$here/up.sh" "$cluster"
+"$here/up.sh" "$name"
 plugins_come
 make_kinds
 
@@ -179,7 +189,9 @@ afresh
 event "7. the sidecars die while the kubelet is restarted and the plugins are away" all plugins_go kubelet_goes sidecars_die kubelet_comes
 patience_s=180 still_s=25 event "8. the plugins come back" plugins_come
 afresh
-event "9. the node reboots, and the plugins come as soon as the node is ready" all reboot plugins_come
+event "9. the node reboots, and the plugins start with the kubelet" reboot_with_plugins
 afresh
-event "10. the node reboots, and the plugins are not there yet" reboot
-patience_s=180 still_s=25 event "11. the plugins come" plugins_come
+event "10. the node reboots, and the plugins come as soon as the node is ready" all reboot plugins_come
+afresh
+event "11. the node reboots, and the plugins are not there yet" reboot
+patience_s=180 still_s=25 event "12. the plugins come" plugins_come
