@@ -77,5 +77,6 @@ oomScoreAdj: 0
 resolvConf: ""
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
+volumePluginDir: /var/lib/kubelet/volume-plugins # which it makes
 YAML
 }

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# Starts and stops the daemons of a node; runs inside it: daemons.sh boot | start NAME [ARGUMENT...] | stop NAME [SIGNAL]
+# Starts and stops the daemons of a node; runs inside it:
+#   daemons.sh start NAME [ARGUMENT...] | stop NAME [SIGNAL]
+#   daemons.sh reload   imports the images again: new pods run what images.sh has made since. (A simulated driver stays as it is.)
+#   daemons.sh alive    fails if one has ended by itself
+#   daemons.sh boot     starts them all; what node.sh does
 # From outside: in.sh NAME daemons.sh stop kubelet
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 : "${folder:?is set inside a node: use in.sh}" "${bin:?}" "${node_ip:?}"
 cluster=$(basename "$folder")
-# What the cluster was started with, also for a daemon that is started later.
-# shellcheck source=/dev/null
-source "$folder/options"
+base=${folder%/*}
+name_cluster "$cluster"
+read_options # also for a daemon that is started later
 pki=$folder/pki kubeconfig=$folder/kubeconfig
+readonly daemon_ends_within_s=30
 simulated=/run/simcuda gpus=${GPU_HANDOFF_E2E_GPUS:-none}
 
 # ---- what each is started with ----
@@ -35,7 +40,8 @@ command_of() {
         ;;
     manager)
         command=(kube-controller-manager --kubeconfig="$kubeconfig" --bind-address=127.0.0.1 --leader-elect=false
-            --service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" --use-service-account-credentials)
+            --service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" --use-service-account-credentials
+            --flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins) # it would make one below /usr
         ;;
     kubelet)
         command=(kubelet --config="$folder/kubelet.yaml" --kubeconfig="$kubeconfig" --hostname-override="$cluster"
@@ -53,33 +59,62 @@ command_of() {
     esac
 }
 
+# When a process was started, on the kernel's clock: with its number it names it, also when the number is used again. Nothing of one
+# that has ended, though nobody has asked for its status yet.
+started_at() {
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+    read -ra stat <<< "${stat##*) }"
+    [[ ${stat[0]} == Z ]] || echo "${stat[19]}"
+}
+
+# alive NAME: whether it runs; $pid is the number that it had.
+alive() {
+    local started
+    read -r pid started < "/run/daemons/$1" && [[ -n $started && $(started_at "$pid") == "$started" ]]
+}
+
+last_words() { tail -n 3 "$folder/log/$1.log"; }
+
+all_alive() {
+    local each pid
+    for each in /run/daemons/*; do
+        each=${each##*/}
+        alive "$each" || fail "$each has ended: $(last_words "$each")"
+    done
+}
+
 # start NAME [ARGUMENT...]: further arguments win over the usual ones.
 start() {
-    local command=() more=()
+    local command=() more=() pid
     command_of "$1"
+    [[ ! -e /run/daemons/$1 ]] || ! alive "$1" || fail "$1 runs already"
     setsid "${command[@]}" "${more[@]}" "${@:2}" >> "$folder/log/$1.log" 2>&1 < /dev/null &
-    echo $! > "/run/daemons/$1"
+    echo "$! $(started_at $!)" > "/run/daemons/$1"
 }
 
 stop() {
     local pid
-    pid=$(cat "/run/daemons/$1") || fail "$1 was not started"
+    [[ -e /run/daemons/$1 ]] || fail "$1 was not started"
+    if ! alive "$1"; then
+        rm "/run/daemons/$1"
+        fail "$1 had ended by itself: $(last_words "$1")"
+    fi
     kill "-${2:-TERM}" "$pid"
-    gone() { ! kill -0 "$pid" 2>/dev/null; }
-    wait_for 30 gone || fail "$1 did not end within 30 s"
+    gone() { ! alive "$1"; }
+    wait_for "$daemon_ends_within_s" gone "$1" || fail "$1 did not end within $daemon_ends_within_s s"
     rm "/run/daemons/$1"
 }
 
 # The machine is made by the first program that starts its driver. Everybody may use it, as with the real device nodes.
 make_simulated_machine() {
     local given=$folder/images/simcuda settings
-    [[ -f $given/libcuda.so.1 ]] || fail "there is no $given/libcuda.so.1: images.sh makes it"
     read -ra settings <<< "${GPU_HANDOFF_E2E_SIMCUDA:-SIMCUDA_GPUS=4 SIMCUDA_P2P=0-1,2-3 SIMCUDA_MEMORY_MIB=65536}"
     mkdir -p "$simulated"/{machine,driver}
     chmod 777 "$simulated/machine"
     cp "$given/libcuda.so.1" "$simulated/driver/"
     env "${settings[@]}" SIMCUDA_DIR="$simulated/machine" LD_LIBRARY_PATH="$simulated/driver" \
-        "$given/gpu-handoff-plugin" gpu-survey > "$simulated/survey.json"
+        timeout --foreground "$command_within_s" "$given/gpu-handoff-plugin" gpu-survey > "$simulated/survey.json"
 }
 
 start_gpus() {
@@ -87,7 +122,6 @@ start_gpus() {
     none) return ;;
     simulated) make_simulated_machine ;;
     real) ;;
-    *) fail "GPU_HANDOFF_E2E_GPUS is none, simulated or real, not $gpus" ;;
     esac
     local each
     for each in gpus dra; do
@@ -95,26 +129,35 @@ start_gpus() {
     done
 }
 
-boot() {
+import_images() {
     local image
+    for image in "$bin"/*.tar "$folder"/images/*.tar; do
+        if [[ -f $image ]]; then timeout --foreground "$command_within_s" ctr -n k8s.io image import "$image" >/dev/null; fi
+    done
+    # The scenarios compare it with what lies there.
+    if [[ -f $folder/images/id ]]; then cp "$folder/images/id" "$folder/imported"; fi
+}
+
+boot() {
     start containerd
     start etcd
     start apiserver
     answers() { ctr version >/dev/null 2>&1; }
     wait_for 20 answers || fail "containerd does not answer"
-    for image in "$bin"/*.tar "$folder"/images/*.tar; do
-        if [[ -f $image ]]; then ctr -n k8s.io image import "$image" >/dev/null; fi
-    done
+    import_images
     await-cluster --kubeconfig "$kubeconfig" --timeout "${ready_within_s}s"
     start scheduler
     start manager
     start kubelet
     start_gpus
+    all_alive
 }
 
 case ${1:-} in
 boot) boot ;;
 start) start "${@:2}" ;;
 stop) stop "$2" "${3:-}" ;;
-*) fail "daemons.sh boot | start NAME [ARGUMENT...] | stop NAME [SIGNAL]" ;;
+reload) import_images ;;
+alive) all_alive ;;
+*) fail "daemons.sh start NAME [ARGUMENT...] | stop NAME [SIGNAL] | reload | alive | boot" ;;
 esac

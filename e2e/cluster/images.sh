@@ -6,20 +6,24 @@
 #   e2e.local/sidecar:1   the sidecar and the command
 #   e2e.local/apps:1      what tests start as applications, with busybox and the plugin, whose survey says what a driver sees
 #
-# Beside them it lays simcuda/, the simulated driver with a program that calls it, for GPUs=simulated.
+# Beside them it lays simcuda/, the simulated driver with a program that calls it, for GPUs=simulated, and id, which names the state of
+# it all. The folder is another each time, and its name a link, so that a node that starts meanwhile finds it whole. A cluster that
+# runs goes on with the images that it has, until `daemons.sh reload`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-out=$(images_folder)
+readonly old_after_min=60
+link=$(images_folder)
 if [[ -n ${GPU_HANDOFF_E2E_IMAGES:-} ]]; then # they are packed
-    echo "$out"
+    echo "$link"
     exit
 fi
 bin=$(bin_folder)
 cd "$here/../.."
 cargo build --release --workspace --bins --lib
-target=${out%/*}
+target=${link%/*}
 stripped=$(mktemp -d)
-trap 'rm -rf "$stripped"' EXIT
+out=$link.partial.$$
+trap 'rm -rf "$stripped" "$out"' EXIT
 product=$stripped/product
 "$here/../../images/rootfs.sh" "$product"
 
@@ -41,7 +45,6 @@ made() { echo "image e2e.local/$1:1: $(du -h "$out/$1.tar" | cut -f 1)"; }
 mkdir -p "$out/simcuda"
 strip -o "$out/simcuda/libcuda.so.1" "$target/release/libgpu_handoff_simcuda.so"
 cp "$product/plugin/bin/gpu-handoff-plugin" "$out/simcuda/"
-rm -f "$out"/{plugin,sidecar}.tar
 if command -v buildah >/dev/null; then
     "$here/product-images.sh" "$out" --build-context "build=$product"
     made plugin
@@ -57,4 +60,17 @@ for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm 
     shell+=(--link "/bin/busybox:/bin/$applet")
 done
 image apps agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${plugin[@]}" "${shell[@]}"
-echo "$out"
+
+id=$(cd "$out" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
+echo "$id" > "$out/id"
+[[ -L $link ]] || rm -rf "$link"
+before=$(readlink "$link" || true)
+if ! mv -T "$out" "$link.$id" 2>/dev/null; then # it is there already
+    rm -rf "$out"
+    touch "$link.$id"
+fi
+ln -s "$(basename "$link.$id")" "$out"
+mv -T "$out" "$link"
+find "$target" -maxdepth 1 -name "$(basename "$link").*" -mmin "+$old_after_min" ! -name "${before:-none}" ! -name "$(basename "$link.$id")" \
+    -exec rm -rf {} +
+echo "$link"

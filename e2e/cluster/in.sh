@@ -8,5 +8,10 @@ name_cluster "$1"
 shift
 pid=$(init_pid) || fail "cluster $name is not running: $here/up.sh $name"
 bin=$(cat "$folder/bin")
-exec nsenter --target "$pid" --mount --net --pid --wdns="$PWD" env KUBECONFIG="$folder/kubeconfig" \
-    folder="$folder" bin="$bin" node_ip="$network.$(cat "$folder/index").2" PATH="$here:$bin:$PATH" "$@"
+read_options
+# Not every folder is also the node's.
+work=/
+if [[ -d /proc/$pid/root$PWD ]]; then work=$PWD; fi
+# What kubectl and Helm remember is the node's, too.
+exec nsenter --target "$pid" --mount --net --pid --wdns="$work" env KUBECONFIG="$folder/kubeconfig" HOME=/run/home \
+    folder="$folder" bin="$bin" node_ip="$network.$(cat "$folder/index").2" PATH="$here:$bin:$PATH" "$@" 7>&-

@@ -6,15 +6,22 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # ---- parameters ----
 
-# Where clusters keep their state: not under /run, /dev/shm, /var/lib or /var/log, which each node has of its own.
-base=${GPU_HANDOFF_E2E_DIR:-/var/tmp/gpu-handoff-e2e}
+# Where clusters keep their state: not under /run, /dev/shm, /var/lib or /var/log, which each node has of its own. The kernel names it
+# without links.
+base=$(realpath -m "${GPU_HANDOFF_E2E_DIR:-/var/tmp/gpu-handoff-e2e}")
+# Locks are the machine's, wherever its clusters live: names of cgroups and links are, too.
+readonly locks=/run/gpu-handoff-e2e
 # Node addresses are NETWORK.INDEX.2; the INDEX is the first that no cluster of this machine uses.
 network=${GPU_HANDOFF_E2E_NETWORK:-10.199}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-handoff
+# GPU_HANDOFF_E2E_…: what a cluster is started with, and a node that starts again remembers.
+readonly option_names=(IMAGES GPUS SIMCUDA LATE REPLICAS DRIVER APISERVER_ARGS KUBELET_ARGS NETWORK TOOLS)
 
 export CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1 # cgroup v1, each time that ctr is called
 
-readonly ready_within_s=60 stopped_within_s=5 most_clusters=99
+readonly ready_within_s=60 stopped_within_s=5 locked_within_s=60 most_clusters=99
+# Of one command, which a node that is busy or broken may leave without an answer.
+readonly command_within_s=60
 # The API's service address is also one of the node's, so that pods reach it without a proxy: hence the port.
 readonly api_port=443 api_service_ip=10.96.0.1 services=10.96.0.0/24
 
@@ -36,18 +43,44 @@ name_cluster() {
     init_file=$folder/init.pid
 }
 
+# Takes a name that no other run of this machine has, PREFIX-NUMBER, for as long as this script lives, and stops what is left of a run
+# that was killed. Whoever starts something that outlives the script closes descriptor 7.
+take_name() {
+    local number
+    mkdir -p "$locks"
+    for ((number = 1; number <= most_clusters; number++)); do
+        exec 7> "$locks/$1-$number"
+        if flock --nonblock 7; then
+            name_cluster "$1-$number"
+            return
+        fi
+    done
+    fail "all $most_clusters names $1-NUMBER are taken by runs that go on"
+}
+
+# What is built from Debian's packages as they are.
+debian_files() {
+    printf '%s\n' "$(command -v runc)" /usr/lib/cni/{bridge,host-local,loopback} "$(command -v busybox)"
+}
+
 # The state that the built programs depend on, as 16 digits.
 build_key() {
-    (
-        cd "$here" || exit
-        find node containerd -type f | LC_ALL=C sort | xargs sha256sum build.sh image.py pause.c
-        go env GOVERSION GOARCH
-    ) | sha256sum | cut -c 1-16
+    local state
+    state=$(cd "$here" && find node containerd -type f | LC_ALL=C sort | xargs sha256sum build.sh go.sh image.py pause.c && uname -m) || return
+    # Packages that are missing are the preflight's matter.
+    state+=$(debian_files 2>/dev/null | xargs -r sha256sum 2>/dev/null | cut -d ' ' -f 1 || true)
+    sha256sum <<< "$state" | cut -c 1-16
 }
 
 # Where build.sh puts the node's programs; GPU_HANDOFF_E2E_BIN names a folder that has them already.
 bin_folder() {
-    echo "${GPU_HANDOFF_E2E_BIN:-$cache/cluster-$(build_key)}"
+    local key
+    if [[ -n ${GPU_HANDOFF_E2E_BIN:-} ]]; then
+        echo "$GPU_HANDOFF_E2E_BIN"
+        return
+    fi
+    key=$(build_key) || return
+    echo "$cache/cluster-$key"
 }
 
 # Where this checkout's images are made, or those that were given are.
@@ -58,7 +91,7 @@ images_folder() {
         return
     fi
     target=$(cargo metadata --manifest-path "$here/../../Cargo.toml" --format-version 1 --no-deps |
-        sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+        sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p') || return
     echo "$target/cluster-images"
 }
 
@@ -71,6 +104,19 @@ scenarios_program() {
 }
 
 # ---- a running cluster ----
+
+# The options that the cluster was started with.
+read_options() {
+    # shellcheck source=/dev/null
+    source "$folder/options"
+    network=${GPU_HANDOFF_E2E_NETWORK:-10.199}
+}
+
+# kubectl on this machine, for the named cluster; what it learns of the API stays out of the home folder.
+use_kubectl() {
+    kubectl=$(bin_folder)/kubectl
+    export KUBECONFIG=$folder/kubeconfig KUBECACHEDIR=$folder/kube-cache
+}
 
 # The first process of the cluster's PID namespace, as this machine numbers it; nothing if the cluster is not running.
 init_pid() {
@@ -97,12 +143,14 @@ processes() {
     done | sort -un
 }
 
-# Who asks, and who called it: their command lines may name the cluster's folder, too.
-askers() {
-    local pid=$BASHPID
-    while ((pid > 0)); do
-        echo "$pid"
-        pid=$(awk '/^PPid:/ { print $2 }' "/proc/$pid/status")
+# Who somehow left the cgroup: processes with mounts of their own whose command lines name the cluster's folder. Others that do are
+# people's, who look at its logs.
+strays() {
+    local own pid one
+    own=$(readlink /proc/self/ns/mnt)
+    grep -lsaF "$folder/" /proc/[0-9]*/cmdline | cut -d / -f 3 | while read -r pid; do
+        one=$(readlink "/proc/$pid/ns/mnt" 2>/dev/null) || continue
+        [[ $one == "$own" ]] || echo "$pid"
     done
 }
 
@@ -110,8 +158,7 @@ askers() {
 leftovers() {
     local one
     processes | sed 's/^/process /'
-    # Also those that somehow left the cgroup.
-    grep -lsaF -f <(echo "$folder/") /proc/[0-9]*/cmdline | cut -d / -f 3 | grep -vxFf <(askers) | sed 's/^/process /' || true
+    strays | sed 's/^/process /' || true
     cgroups | sed 's/^/cgroup /'
     grep -lsF " $folder/" /proc/[0-9]*/mountinfo | sed 's/^/mounts in /' || true
     if [[ -d /sys/class/net/$link ]]; then echo "link $link"; fi
@@ -130,6 +177,12 @@ wait_for() {
         (($(date +%s%3N) < deadline)) || return 1
         sleep 0.05
     done
+}
+
+# Fails where more than so many seconds have passed since a moment that `date +%s%3N` told: at_most SECONDS MOMENT WHAT; nothing given
+# is no limit.
+at_most() {
+    [[ -z $1 ]] || (($(date +%s%3N) - $2 <= $1 * 1000)) || fail "$3 took $(since "$2"), the limit is $1 s"
 }
 
 # Milliseconds since a moment that `date +%s%3N` told, as seconds.

@@ -10,7 +10,7 @@ export PATH=$bin:/usr/sbin:/usr/bin:/sbin:/bin${GPU_HANDOFF_E2E_TOOLS:+:$GPU_HAN
 own_folders() {
     mount -t tmpfs -o mode=755 tmpfs /run
     mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-    mkdir -p /run/netns /run/daemons /run/shown
+    mkdir -p /run/netns /run/daemons /run/shown /run/home
     mount --bind "$folder/var-lib" /var/lib
     mount --bind "$folder/var-log" /var/log
     mkdir -p /var/lib/kubelet /var/log/pods
@@ -48,4 +48,5 @@ own_kernel_values
 own_network
 mount --make-rshared / # among the node's own namespaces: pods may ask for propagation in both directions
 "$here/daemons.sh" boot
+touch /run/booted # up.sh waits for it
 exec pause

@@ -35,26 +35,32 @@ tool openssl
 strip -o "$work/stripped" "$(scenarios_program)"
 tool scenarios "$work/stripped"
 rm "$work/stripped"
-cp -r "$images" "$work/images"
+cp -r "$images/" "$work/images"
 mkdir "$work/cluster"
 cp "$here"/*.sh "$here"/*.py "$work/cluster/"
 # The programs change seldom and take a minute to compress.
-[[ -f $bin.tar.xz && $bin.tar.xz -nt $bin/complete ]] || { archive "$bin" > "$bin.tar.xz.partial" && mv "$bin.tar.xz.partial" "$bin.tar.xz"; }
+if [[ ! -f $bin.tar.xz || ! $bin.tar.xz -nt $bin/complete ]]; then
+    archive "$bin" > "$bin.tar.xz.partial"
+    mv "$bin.tar.xz.partial" "$bin.tar.xz"
+fi
 cp "$bin.tar.xz" "$out/bin.tar.xz"
 archive "$work" > "$out/rest.tar.xz"
 cat > "$out/run.sh" <<'SH'
 #!/usr/bin/env bash
-# run.sh SCRIPT [ARGUMENT...]: unpacks what lies beside it, once, and runs a script of e2e/cluster.
+# run.sh SCRIPT [ARGUMENT...]: unpacks what lies beside it, once for each state of it, and runs a script of e2e/cluster.
 set -euo pipefail
 packed=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-to=${GPU_HANDOFF_E2E_UNPACKED:-/var/tmp/gpu-handoff-packed}
-if [[ ! -e $to/unpacked ]]; then
-    mkdir -p "$to/bin"
+state=$(cat "$packed"/{bin,rest}.tar.xz | sha256sum | cut -c 1-16)
+to=${GPU_HANDOFF_E2E_UNPACKED:-/var/tmp/gpu-handoff-packed}/$state
+if [[ ! -d $to ]]; then
+    partial=$to.partial.$$
+    mkdir -p "$partial/bin"
     for part in bin:bin rest:.; do
-        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$packed/${part%:*}.tar.xz" "$to/${part#*:}"
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$packed/${part%:*}.tar.xz" "$partial/${part#*:}"
     done
-    touch "$to/unpacked"
+    mv -T "$partial" "$to" 2>/dev/null || { [[ -d $to ]] && rm -rf "$partial"; } # another was faster
 fi
+echo "run.sh: $to" >&2
 export GPU_HANDOFF_E2E_BIN=$to/bin GPU_HANDOFF_E2E_IMAGES=$to/images
 export GPU_HANDOFF_E2E_TOOLS=$to/tools PATH=$PATH:$to/tools
 exec "$to/cluster/$1" "${@:2}"

@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
 # Says what is missing here for building the node's programs, or for running a cluster: e2e/cluster/preflight.sh [build|run]
-# Every line it prints is something to do; it ends with 1 if there is one.
+# Every line it prints is something to do; it ends with 1 if there is one, and with 2 if it lies in what this machine is: who is not
+# root here, or has no cgroups, can install nothing that helps.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-readonly go_minor=26 build_memory_mib=4000 build_disk_mib=9000 run_memory_mib=1500 run_disk_mib=1000
+readonly build_memory_mib=4000 cold_build_disk_mib=9000 build_disk_mib=2000 run_memory_mib=1500 run_disk_mib=1000
 missing=0
 
 problem() {
     echo "cluster preflight: $*" >&2
-    missing=1
+    ((missing == 2)) || missing=1
+}
+
+nature() {
+    echo "cluster preflight: $*" >&2
+    missing=2
 }
 
 # The first existing folder at or above a path.
@@ -44,27 +50,26 @@ debian() {
 }
 
 check_build() {
-    local version
+    local bin folder disk_mib=$cold_build_disk_mib
+    bin=$(bin_folder)
+    [[ ! -e $bin/complete ]] || return 0
     debian cc=gcc runc=runc /usr/lib/cni/bridge=containernetworking-plugins busybox=busybox-static
-    if ! version=$(go env GOVERSION 2>/dev/null); then
-        problem "Go is not installed: get 1.$go_minor or later from https://go.dev/dl"
-        return
-    fi
-    version=${version#go1.}
-    ((${version%%[!0-9]*} >= go_minor)) || problem "Go is 1.$version: get 1.$go_minor or later from https://go.dev/dl"
+    (cd "$here/node" && "$here/go.sh" version >/dev/null) ||
+        problem "Go is missing (apt-get install --no-install-recommends golang-go, or https://go.dev/dl), or cannot be brought up to the version in $here/node/go.mod"
+    folder=$("$here/go.sh" env GOCACHE 2>/dev/null) || folder=$cache
     memory "$build_memory_mib"
-    [[ -n $(find "$(go env GOCACHE)" -mindepth 2 -print -quit 2>/dev/null) ]] ||
-        disk "$build_disk_mib" "$(go env GOCACHE)" "GOCACHE, GOMODCACHE and XDG_CACHE_HOME"
+    [[ -z $(find "$folder" -mindepth 2 -print -quit 2>/dev/null) ]] || disk_mib=$build_disk_mib
+    disk "$disk_mib" "$folder" "GOCACHE, GOMODCACHE and XDG_CACHE_HOME"
 }
 
 check_run() {
     local kind
-    [[ $(id -u) == 0 ]] || problem "only root starts a cluster: it makes namespaces, mounts and cgroups (sudo -E ...)"
+    [[ $(id -u) == 0 ]] || nature "only root starts a cluster: it makes namespaces, mounts and cgroups (sudo -E ...)"
     debian ip=iproute2 nsenter=util-linux openssl=openssl python3=python3
     if [[ ! -f /sys/fs/cgroup/cgroup.controllers && ! -d /sys/fs/cgroup/memory ]]; then
-        problem "there are no cgroups in /sys/fs/cgroup: mount cgroup2 there, or the controllers of version 1 below it"
+        nature "there are no cgroups in /sys/fs/cgroup: mount cgroup2 there, or the controllers of version 1 below it"
     elif [[ ! -w /sys/fs/cgroup ]]; then
-        problem "/sys/fs/cgroup cannot be written: in a container, start it with --privileged --cgroupns=host"
+        nature "/sys/fs/cgroup cannot be written: in a container, start it with --privileged --cgroupns=host"
     fi
     kind=$(stat -f -c %T "$(existing "$base")")
     [[ $kind != overlayfs ]] ||
@@ -84,5 +89,5 @@ run) check_run ;;
 all) check_build && check_run ;;
 *) fail "preflight.sh [build|run]" ;;
 esac
-((missing == 0)) || exit 1
+((missing == 0)) || exit "$missing"
 [[ ${1:-all} != all ]] || echo "cluster preflight: nothing is missing"

@@ -3,16 +3,20 @@
 # Pods ask the driver itself which GPUs they have.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-readonly cluster=test-gpus said_within_s=60
-kubectl=$(bin_folder)/kubectl
-export KUBECONFIG=$base/$cluster/kubeconfig
+readonly said_within_s=60
+"$here/preflight.sh" run
+take_name test-gpus
+"$here/build.sh"
+"$here/images.sh"
+use_kubectl
 
 step() { echo "cluster test: $*"; }
-inside() { "$here/in.sh" "$cluster" "$@"; }
+inside() { timeout --foreground "$command_within_s" "$here/in.sh" "$name" "$@"; }
+k() { timeout --foreground "$command_within_s" "$kubectl" "$@"; }
 
 # pod NAME RESOURCES [SPEC]: a pod as the restricted standard wants it, which says what it was given and what its driver sees.
 pod() {
-    "$kubectl" apply -f - >/dev/null <<YAML
+    k apply -f - >/dev/null <<YAML
 apiVersion: v1
 kind: Pod
 metadata: {name: $1}
@@ -28,26 +32,26 @@ spec:
     resources: $2
     securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 YAML
-    said() { grep -qx end <<< "$("$kubectl" logs "$1" 2>/dev/null)"; }
-    wait_for "$said_within_s" said "$1" || fail "pod $1 says nothing: $("$kubectl" describe pod "$1"; "$kubectl" logs "$1")"
+    said() { grep -qx end <<< "$(k logs "$1" 2>/dev/null)"; }
+    wait_for "$said_within_s" said "$1" || fail "pod $1 says nothing: $(k describe pod "$1"; k logs "$1")"
 }
 
 # The GPUs of a pod, by UUID, as its driver sees them.
 gpus_of() {
-    "$kubectl" logs "$1" | sed -n 's/^{/{/p' | python3 -c '
+    k logs "$1" | sed -n 's/^{/{/p' | python3 -c '
 import json, sys
 print(" ".join(sorted(device["uuid"] for device in json.load(sys.stdin)["devices"])))'
 }
 
-told() { "$kubectl" logs "$1" | sed -n "s/^$2 //p"; }
+told() { k logs "$1" | sed -n "s/^$2 //p"; }
 
 expect() { [[ $2 == "$3" ]] || fail "$1: '$2', not '$3'"; }
 
-allocatable() { "$kubectl" get node "$cluster" -o 'jsonpath={.status.allocatable.nvidia\.com/gpu}'; }
+allocatable() { k get node "$name" -o 'jsonpath={.status.allocatable.nvidia\.com/gpu}'; }
 has() { [[ $(allocatable) == "$1" ]]; }
 
 claim() {
-    "$kubectl" apply -f - >/dev/null <<'YAML'
+    k apply -f - >/dev/null <<'YAML'
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: gpu.nvidia.com}
@@ -65,12 +69,10 @@ spec: {devices: {requests: [{name: one, exactly: {deviceClassName: gpu.nvidia.co
 YAML
 }
 
-stop() { "$here/down.sh" "$cluster" >/dev/null 2>&1 || true; }
-stop # what an earlier run may have left
+stop() { "$here/down.sh" "$name" >/dev/null; }
+stop # what a run that was killed has left
 trap stop EXIT
-"$here/build.sh"
-"$here/images.sh"
-GPU_HANDOFF_E2E_IMAGES=$(images_folder) GPU_HANDOFF_E2E_GPUS=simulated "$here/up.sh" "$cluster"
+GPU_HANDOFF_E2E_IMAGES=$(images_folder) GPU_HANDOFF_E2E_GPUS=simulated "$here/up.sh" "$name"
 
 step "four GPUs are offered; a pod has its own and no other"
 wait_for 20 has 4 || fail "the node offers $(allocatable) GPUs"
@@ -93,17 +95,19 @@ expect "GPUs in use" "$(xargs -n 1 <<< "$all" | sort -u | wc -l)" 4
 expect "the pair's GPUs" "$(tr , ' ' <<< "$(told pair visible)" | xargs -n 1 | sort | xargs)" "$(gpus_of pair)"
 
 step "a pod without a GPU has no driver"
-"$kubectl" run none --restart=Never --image=e2e.local/apps:1 --image-pull-policy=Never --command -- \
-    sh -c 'ls /run/simcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1; gpu-handoff-plugin gpu-survey; true' >/dev/null
-"$kubectl" wait --for=jsonpath='{.status.phase}'=Succeeded --timeout="${said_within_s}s" pod/none >/dev/null
-none=$("$kubectl" logs none)
-grep -q 'libcuda' <<< "$none" || fail "it says: $none"
-if grep -q '^{' <<< "$none"; then fail "its driver says: $none"; fi
+k run none --restart=Never --image=e2e.local/apps:1 --image-pull-policy=Never --command -- sh -c '
+    ls /run/simcuda && exit 1
+    ls /usr/lib/x86_64-linux-gnu/libcuda.so.1 && exit 2
+    gpu-handoff-plugin gpu-survey && exit 3
+    exit 0' >/dev/null
+ended() { [[ $(k get pod none -o 'jsonpath={.status.phase}') =~ ^(Succeeded|Failed)$ ]]; }
+wait_for "$said_within_s" ended || fail "the pod does not end: $(k describe pod none)"
+expect "what became of it" "$(k get pod none -o 'jsonpath={.status.phase}') $(k logs none)" "Succeeded $(k logs none)"
 
 step "the kubelet is restarted: the device plugin registers again"
-"$kubectl" delete pod other --wait --grace-period=1 >/dev/null 2>&1
+k delete pod other --wait --timeout=30s --grace-period=1 >/dev/null 2>&1
 # What the kubelet says when it knows a plugin's devices, and when it has looked at the pods of the API.
-said_by_kubelet() { grep -c "$1" "$base/$cluster/log/kubelet.log"; }
+said_by_kubelet() { grep -c "$1" "$base/$name/log/kubelet.log"; }
 devices='Processed device updates for resource' pods='SyncLoop ADD" source="api"'
 devices_before=$(said_by_kubelet "$devices") pods_before=$(said_by_kubelet "$pods")
 inside daemons.sh stop kubelet
@@ -117,7 +121,7 @@ expect "the GPU of the new pod" "$(gpus_of again)" "$(told again visible)"
 [[ $(gpus_of again) != "$(gpus_of one)" ]] || fail "it has a GPU that is another's"
 
 step "with replicas a GPU is offered several times, under names of their own"
-"$kubectl" delete pod --all --wait --grace-period=1 >/dev/null 2>&1
+k delete pod --all --wait --timeout=30s --grace-period=1 >/dev/null 2>&1
 inside daemons.sh stop gpus
 inside daemons.sh start gpus --replicas=2
 wait_for 20 has 8 || fail "the node offers $(allocatable) GPUs"
@@ -135,5 +139,5 @@ pod both '{claims: [{name: gpu}]}' 'resourceClaims: [{name: gpu, resourceClaimNa
 expect "how many a claim of two has" "$(gpus_of both | wc -w)" 2
 if grep -q "$(gpus_of first)" <<< "$(gpus_of both)"; then fail "a GPU was given to two claims"; fi
 
-"$here/down.sh" "$cluster"
+"$here/down.sh" "$name"
 step "passed"

@@ -11,35 +11,81 @@
 # | REPLICAS | devices for each GPU (time-slicing) | 1 |
 # | DRIVER | where the real driver's libraries are | /usr/local/nvidia/lib64 |
 # | APISERVER_ARGS, KUBELET_ARGS | further arguments | none |
-# | DIR, NETWORK, BIN | where clusters live, their network, the node's programs: lib.sh | |
+# | NETWORK | the first two numbers of its addresses | 10.199 |
+# | READY_S | fails if it takes longer | no limit |
+# | DIR, BIN | where clusters live, the node's programs: lib.sh | |
+#
+# A node that starts again has the programs that it had, and what it was told before where it is told nothing now (but for DIR).
+# A start that fails takes everything away again but its logs: they stay in DIR/NAME.failed until one by that name succeeds.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$here/configure.sh"
 begin=$(date +%s%3N)
 name_cluster "${1:-}"
 "$here/preflight.sh" run
-# A node that starts again has the programs that it had.
-bin=$(cat "$folder/bin" 2>/dev/null) || bin=$(bin_folder)
-[[ -e $bin/complete ]] || fail "the node's programs are not built in this state: $here/build.sh"
-[[ -z $(processes) ]] || fail "cluster $name runs already: $here/down.sh $name"
+again=
+host_ip='' node_ip='' pods=''
 
-# Takes the first index that no cluster of this machine has; a node that starts again has its old address.
-claim_index() {
-    exec 8< "$base"
-    flock 8
-    if [[ -f $folder/index ]]; then
-        index=$(cat "$folder/index")
-        exec 8>&-
-        return
+# One cluster at a time takes its name and its address, until they show: in processes of its cgroup, and in its link.
+lock_machine() {
+    mkdir -p "$locks"
+    exec 8> "$locks/machine"
+    flock --timeout "$locked_within_s" 8 || fail "another cluster has been starting for more than $locked_within_s s"
+}
+
+# A folder is that of a node that starts again if the node was ready once. Anything else is left of a start that was killed.
+take_folder() {
+    [[ -z $(processes) ]] || fail "cluster $name runs already: $here/down.sh $name"
+    if [[ -e $folder/was-ready ]]; then
+        again=yes
+        bin=$(cat "$folder/bin")
+    else
+        [[ ! -e $folder ]] || "$here/down.sh" "$name"
+        bin=$(bin_folder)
     fi
-    for ((index = 1; index <= most_clusters; index++)); do
-        if ! grep -qsx "$index" "$base"/*/index && [[ -z $(ip -4 addr show to "$network.$index.0/24") ]]; then
-            echo "$index" > "$folder/index"
-            exec 8>&-
-            return
-        fi
+    [[ -e $bin/complete ]] || fail "the node's programs are not built in this state: $here/build.sh"
+}
+
+# Each option that is given now, and each other one that was given before.
+take_options() {
+    local option now
+    now=$(tell_options)
+    if [[ -n $again ]]; then read_options; fi
+    eval "$now"
+    option=${GPU_HANDOFF_E2E_GPUS:-none}
+    [[ $option =~ ^(none|simulated|real)$ ]] || fail "GPU_HANDOFF_E2E_GPUS is none, simulated or real, not $option"
+    option=${GPU_HANDOFF_E2E_IMAGES:-}
+    [[ -z $option || -d $option ]] || fail "there is no folder $option: $here/images.sh makes the images"
+    [[ ${GPU_HANDOFF_E2E_GPUS:-none} != simulated || -f $option/simcuda/libcuda.so.1 ]] ||
+        fail "there is no driver for simulated GPUs (GPU_HANDOFF_E2E_IMAGES): $here/images.sh makes it"
+    network=${GPU_HANDOFF_E2E_NETWORK:-10.199}
+}
+
+# As the shell reads them.
+tell_options() {
+    local option
+    for option in "${option_names[@]/#/GPU_HANDOFF_E2E_}"; do
+        [[ ! -v $option ]] || printf 'export %s=%q\n' "$option" "${!option}"
     done
-    fail "all $most_clusters addresses in $network are taken: stop a cluster, or set GPU_HANDOFF_E2E_NETWORK to another network"
+}
+
+taken() { [[ -n $(ip -4 addr show to "$network.$1.0/24") ]]; }
+
+# Takes the first address that no cluster of this machine has; a node that starts again has its old one, which is in its certificates.
+take_address() {
+    local index
+    if [[ -n $again ]]; then
+        index=$(cat "$folder/index")
+        ! taken "$index" || fail "$network.$index.0/24 is another's meanwhile: stop that, or start this node afresh (down.sh $name)"
+    else
+        for ((index = 1; index <= most_clusters; index++)); do
+            grep -qsx "$index" "$base"/*/index || taken "$index" || break
+        done
+        ((index <= most_clusters)) ||
+            fail "all $most_clusters addresses in $network are taken: stop a cluster, or set GPU_HANDOFF_E2E_NETWORK to another network"
+        echo "$index" > "$folder/index"
+    fi
+    host_ip=$network.$index.1 node_ip=$network.$index.2 pods=$network.$index.128/25
 }
 
 make_cgroup() {
@@ -76,9 +122,10 @@ start_node() {
     (
         echo "$BASHPID" > "$tracker/cgroup.procs"
         exec setsid unshare --mount --net --pid --fork --kill-child=KILL --mount-proc --propagation private \
-            "$here/node.sh" "$folder" "$bin" "$node_ip" "$host_ip" "$boot_id" > "$folder/log/node.log" 2>&1 < /dev/null
+            "$here/node.sh" "$folder" "$bin" "$node_ip" "$host_ip" "$boot_id" > "$folder/log/node.log" 2>&1 < /dev/null 7>&- 8>&-
     ) &
     outer=$!
+    disown # its end is nothing to tell
     # Not every kernel lists a process's children.
     child() {
         init=$(grep -ls "^PPid:[[:space:]]*$outer\$" /proc/[0-9]*/status | head -n 1 | cut -d / -f 3)
@@ -95,32 +142,47 @@ start_node() {
 
 undo() {
     trap - ERR EXIT
-    echo "up.sh: cluster $name did not start; the logs are in $folder/log" >&2
+    exec 8>&-
+    echo "up.sh: cluster $name did not start" >&2
     tail -n 5 "$folder"/log/node.log >&2 || true
+    "$here/in.sh" "$name" daemons.sh alive 2>&1 | tail -n 4 >&2 || true
     "$here/down.sh" --keep "$name" >&2
+    logs=$folder/log
+    if [[ -z $again ]]; then
+        logs=$folder.failed
+        rm -rf "$logs"
+        mv "$folder/log" "$logs"
+        rm -rf "$folder"
+    fi
+    echo "up.sh: the logs are in $logs" >&2
     exit 1
 }
 
+lock_machine
+take_folder
+take_options
+trap undo ERR EXIT
 mkdir -p "$folder"/{log,pki,cni,var-lib,var-log}
 chmod 700 "$folder"
-trap undo ERR EXIT
-claim_index
-host_ip=$network.$index.1 node_ip=$network.$index.2 pods=$network.$index.128/25
+take_address
 boot_id=$(cat /proc/sys/kernel/random/uuid)
-# A node that starts again keeps what it was told before, unless it is told something now.
-options=("${!GPU_HANDOFF_E2E_@}")
-if ((${#options[@]} > 0)); then declare -p "${options[@]}" > "$folder/options"; else touch "$folder/options"; fi
-[[ -z ${GPU_HANDOFF_E2E_IMAGES:-} ]] || [[ -d $GPU_HANDOFF_E2E_IMAGES ]] ||
-    fail "there is no folder $GPU_HANDOFF_E2E_IMAGES: $here/images.sh makes the images"
-[[ -z ${GPU_HANDOFF_E2E_IMAGES:-} ]] || ln -sfn "$(realpath "$GPU_HANDOFF_E2E_IMAGES")" "$folder/images"
+tell_options > "$folder/options"
+[[ -z ${GPU_HANDOFF_E2E_IMAGES:-} ]] || ln -sfn "$(realpath --no-symlinks "$GPU_HANDOFF_E2E_IMAGES")" "$folder/images"
 echo "$bin" > "$folder/bin"
-[[ -f $folder/pki/tokens.csv ]] || write_keys
+[[ -n $again ]] || write_keys
 write_kubeconfig
 write_containerd
 write_kubelet
 make_cgroup
 start_node
+exec 8>&-
 "$here/in.sh" "$name" await-cluster --kubeconfig "$folder/kubeconfig" --node "$name" --boot-id "$boot_id" \
     --timeout "${ready_within_s}s"
+booted() { [[ -e /proc/$(cat "$init_file")/root/run/booted ]]; }
+wait_for "$ready_within_s" booted || fail "the node's start has not ended within $ready_within_s s: $(tail -n 3 "$folder/log/node.log")"
+"$here/in.sh" "$name" daemons.sh alive
+touch "$folder/was-ready"
+rm -rf "$folder.failed"
 trap - ERR EXIT
-echo "cluster $name is ready after $(since "$begin"): export KUBECONFIG=$folder/kubeconfig"
+at_most "${GPU_HANDOFF_E2E_READY_S:-}" "$begin" "the start"
+echo "cluster $name is ready after $(since "$begin") with $bin: export KUBECONFIG=$folder/kubeconfig"
