@@ -37,7 +37,7 @@ pub(crate) fn run(client: &Client, format: Format, out: &mut dyn Write) -> Resul
     let equal_numbers = if proven {
         "can be cured for cudaMalloc memory on this node's driver"
     } else {
-        "refused for cudaMalloc memory (self-test not passed): gpu-handoff explain PID_COLLISION"
+        "refused for cudaMalloc memory (no self-test has passed; none is run where the policy denies it): gpu-handoff explain PID_COLLISION"
     };
     let rows = [
         output::row(["pod", &welcome.pod.to_string()]),

@@ -7,6 +7,8 @@
 //! starting either:
 //!
 //!     export LD_LIBRARY_PATH=$PWD/e2e/pack/simcuda
+//!
+//! Where the node is started by root, all must be told of one simulated machine, too (`SIMCUDA_DIR`: README, "Without a GPU").
 
 use std::error::Error;
 use std::io;

@@ -153,6 +153,7 @@ boot() {
     all_alive
 }
 
+if [[ ${1:-} == st* && -z ${2:-} ]]; then set --; fi
 case ${1:-} in
 boot) boot ;;
 start) start "${@:2}" ;;

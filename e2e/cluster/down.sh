@@ -8,7 +8,13 @@ if [[ ${1:-} == --keep ]]; then
     keep=yes
     shift
 fi
+if (($# > 1)) || [[ ${1:-} == -* ]]; then fail "down.sh [--keep] [NAME]"; fi
+[[ $(id -u) == 0 ]] || fail "only root can stop a cluster"
 name_cluster "${1:-}"
+if [[ -z $(processes) && -z $(cgroups) && ! -e $folder ]]; then
+    echo "there is no cluster $name"
+    exit 0
+fi
 begin=$(date +%s%3N)
 
 # With the first process of their PID namespace all others end, and with them their namespaces, mounts and links.
@@ -37,4 +43,6 @@ wait_for "$stopped_within_s" nothing_left || fail "of cluster $name there is sti
 rm -f "$folder/network-namespace" "$init_file"
 [[ -n $keep ]] || rm -rf "$folder"
 rmdir "$base" 2>/dev/null || true
-echo "cluster $name is gone after $(since "$begin")"
+stays=
+if [[ -n $keep ]]; then stays="; its disk stays: $here/up.sh $name starts it again"; fi
+echo "cluster $name is gone after $(since "$begin")$stays"

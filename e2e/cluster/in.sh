@@ -4,6 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 (($# >= 2)) || fail "in.sh NAME COMMAND [ARGUMENT...]"
+[[ $(id -u) == 0 ]] || fail "only root can look into a cluster's node"
 name_cluster "$1"
 shift
 pid=$(init_pid) || fail "cluster $name is not running: $here/up.sh $name"

@@ -21,6 +21,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$here/configure.sh"
 begin=$(date +%s%3N)
+if (($# > 1)) || [[ ${1:-} == -* ]]; then fail "up.sh [NAME]; the variables that it reads stand at the head of $here/up.sh"; fi
 name_cluster "${1:-}"
 "$here/preflight.sh" run
 again=

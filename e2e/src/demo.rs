@@ -131,7 +131,10 @@ impl Scene {
             back.is_ok(),
             &match &back {
                 Ok(open) => {
-                    format!("the plugin holds no descriptor of it ({descriptors} open before, {open} now)")
+                    format!(
+                        "the plugin holds no descriptor of it ({descriptors} open before, {open} now, at most \
+                         {WORKER_DESCRIPTORS} of them new ways to a gpu worker)"
+                    )
                 }
                 Err(e) => format!("{e:#}"),
             },

@@ -65,7 +65,7 @@ pub struct NodeArgs {
     /// Where the broker keeps what it needs after a restart; best on a tmpfs. Default: `state` in the run directory.
     #[arg(long, env = "GPU_HANDOFF_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// The members, for a laptop or bare containers: a JSON file, see the module `members`.
+    /// The members, for a laptop or bare containers: a JSON file, as README.md shows it.
     #[arg(long, env = "GPU_HANDOFF_STATIC_MEMBERS")]
     pub static_members: PathBuf,
     /// The kubelet's socket. Where it exists, a kubelet knows the members, and static ones are refused.
@@ -101,11 +101,14 @@ pub struct NodeArgs {
 pub struct BrokerUser(pub User);
 
 impl FromStr for BrokerUser {
-    type Err = std::num::ParseIntError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (uid, gid) = text.split_once(':').unwrap_or((text, text));
-        Ok(Self(User { uid: uid.parse()?, gid: gid.parse()? }))
+        let number = |text: &str| {
+            text.parse().map_err(|_| format!("{text:?} is no number: say USER or USER:GROUP, by numbers"))
+        };
+        Ok(Self(User { uid: number(uid)?, gid: number(gid)? }))
     }
 }
 
