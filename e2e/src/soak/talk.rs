@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::agent::{Answer, Command, MemoryKind, Told, churn};
 use crate::app::App;
+use crate::node::PATIENCE;
 
 /// A buffer as its publisher or a consumer sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,9 +104,12 @@ pub(super) fn lease_state(app: &mut App, lease: &str) -> anyhow::Result<String> 
     })
 }
 
-/// Begins to watch, anew if it watched before.
+/// Begins to watch, anew if it watched before. It has begun when the node has told of all that there is: what happens while the
+/// request is on its way is told to nobody.
 pub(super) fn watch(app: &mut App) -> anyhow::Result<()> {
-    app.done(&Command::Watch)
+    app.done(&Command::Watch)?;
+    await_event(app, "snapshot-done", "", PATIENCE)?;
+    told(app).map(drop)
 }
 
 /// Lets it wait for an event; [`told`] gives that.
