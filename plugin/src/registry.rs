@@ -29,6 +29,7 @@
 //! | room that is kept for it | [`reserved`] |
 //! | what the journal is to know | [`records`] |
 //! | what is found by a name | [`named`] |
+//! | who waits for a name, and is looked at again | [`waiters`] |
 //! | who was ever given a buffer | [`given`] |
 //! | who is told of it | [`notices`] |
 //! | a watch begins | [`listings`] |
@@ -76,6 +77,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 mod today;
+mod waiters;
 
 pub use claims::Shown;
 pub use counters::Counters;

@@ -48,12 +48,12 @@ fn a_publication_looks_only_at_those_that_it_may_concern_and_once_a_packet() {
     }
     wait(&mut w, other, vec![named("w", 0), named("never", 0)]);
     publish_many(&mut w, producer, "w", 64);
-    assert_eq!(w.registry.waits.looked_at, 1);
+    assert_eq!(w.registry.waits.waiters.looked_at, 1);
     publish_many(&mut w, producer, "w", 64);
-    assert_eq!(w.registry.waits.looked_at, 2);
+    assert_eq!(w.registry.waits.waiters.looked_at, 2);
     let set = w.vetted("part", LEGACY);
     w.ask(producer, Ask::PublishSet(part("s", 1, 0), vec![Ok(set)]));
-    assert_eq!(w.registry.set_waits.looked_at, 0);
+    assert_eq!(w.registry.set_waits.waiters.looked_at, 0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn those_that_wait_for_a_set_are_looked_at_when_all_of_it_is_back() {
     for one in shown {
         assert_eq!(w.offer(0, one), Ok(()));
     }
-    assert_eq!(w.registry.set_waits.looked_at, 10);
+    assert_eq!(w.registry.set_waits.waiters.looked_at, 10);
     assert_eq!(w.registry.counts().1, 10 * 32, "and each has all of it");
 }
 
