@@ -7,6 +7,7 @@
 //!
 //! | concern | file |
 //! |---|---|
+//! | which container of which pod it is in | [`cgroup`] |
 //! | a process by what outlives the connection: opening it again after a restart | `key` |
 //! | what `/proc` says of a process | `proc_facts` |
 
@@ -18,6 +19,7 @@ use gpu_handoff_sys::{peer, pidfs, registered};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+pub mod cgroup;
 mod key;
 mod proc_facts;
 
