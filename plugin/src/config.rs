@@ -11,6 +11,7 @@ use gpu_handoff_sys::unprivileged::{User, can_become};
 use rustix::process::Resource;
 
 use crate::cli::{BrokerUser, NodeArgs};
+use crate::identity::cgroup::Root;
 use crate::members::{self, MembersError, StaticMember};
 use crate::{awake, limits};
 
@@ -51,6 +52,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Whom broker and workers run as; `None`: as the node.
     pub user: Option<User>,
+    /// Where the pods of this node are among the groups of its processes.
+    pub cgroup_root: Root,
     /// Where the NVIDIA driver's part of `/proc` is.
     pub nvidia_proc_root: PathBuf,
     /// Where the NVIDIA driver's devices are.
@@ -137,6 +140,7 @@ impl Config {
             policy: file.policy,
             members: file.members,
             boot,
+            cgroup_root: Root::default(),
             user: user_for(broker_user)?,
             nvidia_proc_root: args.nvidia_proc_root,
             nvidia_dev_root: args.nvidia_dev_root,

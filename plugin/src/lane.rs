@@ -40,7 +40,7 @@ use tracing::{Instrument, error, info, info_span, warn};
 
 use crate::awake::Room;
 use crate::gpu::{Inspector, Reach};
-use crate::identity::Door;
+use crate::identity::{Door, Home};
 use crate::limits;
 use crate::node::client::{DeviceNodes, SlotDeviceNodes};
 use crate::owner::{LaneCommand, LaneHandle, Owner};
@@ -81,6 +81,8 @@ pub struct LaneSpec {
     pub group: GroupKey,
     /// Who may speak for it.
     pub door: Door,
+    /// Where they are; `None`: the node knows of no containers.
+    pub home: Option<Arc<Home>>,
     /// What it may hold.
     pub quota: Quota,
     /// The GPUs it holds; `None`: it may use all of the node's.
@@ -265,7 +267,8 @@ impl Context {
     }
 }
 
-/// Starts the member's thread, which serves its slot's socket and tells `ends` when it ends, however it does.
+/// Starts the member's thread, which serves its slot's socket until the member is to `leave`, and tells `ends` when it ends,
+/// however it does.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -273,6 +276,7 @@ pub fn start(
     spec: LaneSpec,
     listener: SeqListener,
     shared: Shared,
+    leave: watch::Receiver<bool>,
     ends: mpsc::Sender<MemberId>,
 ) -> io::Result<Lane> {
     let queue = LaneHandle::default();
@@ -282,7 +286,7 @@ pub fn start(
         let _end = End { member: spec.member, ends };
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
         let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-            let work = serve(spec, shared, listener, queue).instrument(span);
+            let work = serve(spec, shared, listener, queue, leave).instrument(span);
             runtime.block_on(LocalSet::new().run_until(work))
         });
         if let Err(e) = served {
@@ -305,13 +309,25 @@ impl Drop for End {
     }
 }
 
-async fn serve(spec: LaneSpec, shared: Shared, listener: SeqListener, queue: LaneHandle) -> io::Result<()> {
+async fn serve(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: SeqListener,
+    queue: LaneHandle,
+    leave: watch::Receiver<bool>,
+) -> io::Result<()> {
     let listener = AsyncSeqListener::new(listener)?;
-    run(spec, shared, listener, queue).await;
+    run(spec, shared, listener, queue, leave).await;
     Ok(())
 }
 
-async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: LaneHandle) {
+async fn run(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: AsyncSeqListener,
+    queue: LaneHandle,
+    mut leave: watch::Receiver<bool>,
+) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
@@ -346,6 +362,11 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         tokio::select! {
             biased;
             _ = stop.wait_for(|stopping| *stopping) => break,
+            _ = leave.wait_for(|leaving| *leaving) => {
+                // What its end means for its sessions and its descriptors is in the queue.
+                context.obey();
+                break;
+            }
             () = context.queue.stirred() => context.obey(),
             Some(newcomer) = arrivals.recv() => {
                 tasks.spawn_local(session::serve(Rc::clone(&context), newcomer).in_current_span());

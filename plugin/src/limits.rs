@@ -163,3 +163,11 @@ pub const AWAKE_PROCESSORS: usize = 8;
 pub const AWAKE_SHARE: usize = 4;
 /// The most that somebody may say.
 pub const AWAKE_MOST: u32 = 1024;
+/// Members of a node, those included whose lanes have not ended yet.
+pub const MEMBERS: usize = 1024;
+/// News of members that the broker has not taken in.
+pub const NODE_NEWS: usize = 64;
+/// How long a process waits for its container to be named by its pod's status.
+pub const CONTAINER_NEWS_TIME: Duration = Duration::from_secs(10);
+/// Most bytes that are read of a process's list of groups.
+pub const CGROUP_BYTES: u64 = 64 << 10;

@@ -1,4 +1,5 @@
-//! Who the members are when there is no Kubernetes: a file that names them (`--static-members`).
+//! Who the members are: what the broker is told of each, and, where there is no Kubernetes, a file that names them
+//! (`--static-members`).
 //!
 //! ```json
 //! {
@@ -14,7 +15,7 @@
 //! socket is taken for the member's sidecar: that is root and the member's `user`, or the daemon's own user where none is
 //! given.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -22,10 +23,32 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, SlotId};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::cgroup::ContainerId;
 use crate::limits;
 
+/// A pod that takes part, as the node names it to its broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Member {
+    /// Its slot.
+    pub slot: SlotId,
+    /// The pod.
+    pub pod: PodRef,
+    /// Which of all pods of that name it is.
+    pub uid: PodUid,
+    /// Its group.
+    pub group: GroupKey,
+    /// The user whose processes speak for it; `None`: whichever can connect.
+    pub user: Option<u32>,
+    /// The GPUs it holds; `None`: it may use all of the node's.
+    pub devices: Option<Vec<DeviceUuid>>,
+    /// Its containers by the pod's status: whoever speaks for it is in one of them. `None`: there are no containers that the
+    /// node knows of.
+    pub containers: Option<BTreeSet<ContainerId>>,
+}
+
 /// A member as the file names it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMember {
     /// The folder of its socket.
@@ -44,6 +67,20 @@ pub struct StaticMember {
     pub user: Option<u32>,
     /// The GPUs it holds; absent: all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
+}
+
+impl From<&StaticMember> for Member {
+    fn from(member: &StaticMember) -> Self {
+        Self {
+            slot: member.slot.clone(),
+            pod: member.pod(),
+            uid: member.uid(),
+            group: member.group(),
+            user: member.user,
+            devices: member.devices.clone(),
+            containers: None,
+        }
+    }
 }
 
 impl StaticMember {

@@ -8,7 +8,8 @@
 //! | concern | file |
 //! |---|---|
 //! | what node and broker say to each other | [`words`] |
-//! | the lock, the folders, the slot sockets | [`place`] |
+//! | the lock, the state folder | [`place`] |
+//! | the slots, their members and sockets | [`slots`] |
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
@@ -29,6 +30,7 @@ use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::limits;
+use crate::members::Member;
 
 mod broker;
 pub mod children;
@@ -39,6 +41,7 @@ mod looks;
 pub mod place;
 mod restarts;
 mod service;
+pub mod slots;
 mod survey;
 pub mod words;
 mod workers;
@@ -47,6 +50,7 @@ use broker::{Broker, Ending};
 use place::Place;
 use restarts::Restarts;
 use service::Service;
+use slots::Slots;
 
 /// Serves until it is told to stop by a signal; a second signal ends it at once.
 ///
@@ -84,12 +88,17 @@ async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
     );
     let place = Place::prepare(&config).await?;
     let mut service = Service::new(&config);
+    let (mut slots, _changes) = Slots::new(&config.run_dir);
+    for member in &config.members {
+        slots.join(Member::from(member))?;
+        service.serve_slot(&member.slot);
+    }
     let mut restarts = Restarts::default();
     loop {
-        let mut broker = Broker::start(&config, &place, &service)?;
+        let mut broker = Broker::start(&config, &place, &slots, &service)?;
         let ending = tokio::select! {
-            ending = broker.attend(&mut service) => ending,
-            () = signals.next() => return stop(broker, service, signals).await,
+            ending = broker.attend(&mut service, &mut slots) => ending,
+            () = signals.next() => return stop(broker, service, slots, signals).await,
         };
         service.abandon();
         let Ending { lived, was_ready, how } = ending;
@@ -108,10 +117,15 @@ async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
 }
 
 /// Lets the broker say farewell, but does not wait for ever.
-async fn stop(mut broker: Broker, mut service: Service, mut signals: StopSignals) -> anyhow::Result<()> {
+async fn stop(
+    mut broker: Broker,
+    mut service: Service,
+    mut slots: Slots,
+    mut signals: StopSignals,
+) -> anyhow::Result<()> {
     info!("stopping; a second signal ends the daemon at once");
     let outcome = tokio::select! {
-        outcome = broker.stop(&mut service) => outcome,
+        outcome = broker.stop(&mut service, &mut slots) => outcome,
         () = signals.next() => bail!("ended by a second signal"),
     };
     if !service.end_all().await {

@@ -338,7 +338,10 @@ impl State {
 
 /// Whether this may end sessions, or go on with their end.
 const fn ends_much(input: &Input) -> bool {
-    matches!(input, Input::SessionEnded(..) | Input::MemberLeft(_) | Input::Tick | Input::GoOn)
+    matches!(
+        input,
+        Input::SessionEnded(..) | Input::MemberEnding(..) | Input::MemberLeft(_) | Input::Tick | Input::GoOn
+    )
 }
 
 async fn sleep_until(due: Option<Instant>) {

@@ -115,6 +115,8 @@ struct Member {
     group_tag: Tag,
     usage: Usage,
     sessions: BTreeSet<SessionId>,
+    /// Its pod is being deleted.
+    is_ending: bool,
 }
 
 /// Who acquires, and the GPU that it names for that.
@@ -247,6 +249,7 @@ impl Registry {
     pub fn apply(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::MemberJoined(member, facts) => self.member_joined(member, facts),
+            Input::MemberEnding(member, until) => self.member_ending(member, until, now),
             Input::MemberLeft(member) => self.member_left(member, now),
             Input::SessionOpened(session, facts) => self.session_opened(session, facts),
             Input::SessionEnded(session, reason) => self.session_ended(session, reason, now),

@@ -133,7 +133,8 @@ pub fn locate(text: &str, root: &Root) -> Result<InPod, CgroupError> {
             return Err(CgroupError::Relative(shown(path)));
         }
         let Some(place) = root.strip(path).and_then(place) else { continue };
-        let other = found.as_ref().map(|(known, at)| (&known.pod, *at)).or(only_pod.as_ref().map(|(p, at)| (p, *at)));
+        let other =
+            found.as_ref().map(|(known, at)| (&known.pod, *at)).or(only_pod.as_ref().map(|(p, at)| (p, *at)));
         if let Some((pod, at)) = other
             && *pod != place.pod
         {
@@ -168,7 +169,10 @@ fn place(path: &str) -> Option<Placed> {
     if let Some((slice, container)) = top.split_once(':') {
         // containerd with the kubelet's systemd driver and without its own: slice, prefix and number in one.
         let pod = pod_of_slice(slice)?;
-        return Some(Placed { pod, container: container.split_once(':').and_then(|(_, id)| id.parse().ok()) });
+        return Some(Placed {
+            pod,
+            container: container.split_once(':').and_then(|(_, id)| id.parse().ok()),
+        });
     }
     if !is_kubepods(top) {
         return None;
@@ -179,14 +183,19 @@ fn place(path: &str) -> Option<Placed> {
     }
     if let Some((slice, container)) = part.split_once(':') {
         let pod = pod_of_slice(slice)?;
-        return Some(Placed { pod, container: container.split_once(':').and_then(|(_, id)| id.parse().ok()) });
+        return Some(Placed {
+            pod,
+            container: container.split_once(':').and_then(|(_, id)| id.parse().ok()),
+        });
     }
     let pod = pod_of(part)?;
     Some(Placed { pod, container: parts.next().and_then(container_of) })
 }
 
 fn is_kubepods(part: &str) -> bool {
-    part == "kubepods" || part == "kubepods.slice" || (part.starts_with("kubepods-") && part.contains(".slice:"))
+    part == "kubepods"
+        || part == "kubepods.slice"
+        || (part.starts_with("kubepods-") && part.contains(".slice:"))
 }
 
 fn is_class(part: &str) -> bool {
@@ -200,7 +209,8 @@ fn pod_of(part: &str) -> Option<PodUid> {
 /// A systemd slice repeats the names of those above it, and has no dashes in the UID.
 fn pod_of_slice(part: &str) -> Option<PodUid> {
     let name = part.strip_suffix(".slice")?.strip_prefix("kubepods-")?;
-    let name = ["burstable-", "besteffort-"].iter().find_map(|class| name.strip_prefix(class)).unwrap_or(name);
+    let name =
+        ["burstable-", "besteffort-"].iter().find_map(|class| name.strip_prefix(class)).unwrap_or(name);
     uid(&name.strip_prefix("pod")?.replace('_', "-"))
 }
 
@@ -216,7 +226,9 @@ fn uid(text: &str) -> Option<PodUid> {
 
 /// The runtime's group: the number alone, or a systemd scope. What watches over a container (`crio-conmon-…`) is none.
 fn container_of(part: &str) -> Option<ContainerId> {
-    let scope = |name: &str| ["cri-containerd-", "crio-", "docker-"].iter().find_map(|p| name.strip_prefix(p)?.parse().ok());
+    let scope = |name: &str| {
+        ["cri-containerd-", "crio-", "docker-"].iter().find_map(|p| name.strip_prefix(p)?.parse().ok())
+    };
     match part.strip_suffix(".scope") {
         Some(name) => scope(name),
         None => part.parse().ok().or_else(|| part.strip_prefix("crio-")?.parse().ok()),

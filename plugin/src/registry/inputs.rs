@@ -15,6 +15,8 @@ use super::{MemberId, SessionId, Shown, Topology, WantedSet};
 pub enum Input {
     /// A pod takes part from now on.
     MemberJoined(MemberId, MemberFacts),
+    /// A pod is being deleted and will be gone by then: it publishes nothing more, and what it has published is retired.
+    MemberEnding(MemberId, Instant),
     /// A pod is gone, and all of its processes with it.
     MemberLeft(MemberId),
     /// A process of a member connected and said hello.

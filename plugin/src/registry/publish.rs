@@ -62,6 +62,9 @@ impl Registry {
         vetted: &Vetted,
     ) -> Result<PodRef, Refusal> {
         let Some(m) = self.members.get(&member) else { return Err(Refusal::new(Code::ShuttingDown)) };
+        if m.is_ending {
+            return Err(Refusal::new(Code::ShuttingDown).compared_with("pod", "running", "being deleted"));
+        }
         let facts = &vetted.publication.facts;
         check_range(facts.offset, facts.size, facts.allocation_size)?;
         m.check_holds(facts.device)?;

@@ -31,8 +31,23 @@ impl Registry {
                 group_tag: group,
                 usage: Usage::default(),
                 sessions: BTreeSet::new(),
+                is_ending: false,
             },
         );
+    }
+
+    /// Its holders learn of it while its processes still run, and have until the pod's end to let go.
+    pub(super) fn member_ending(&mut self, member: MemberId, until: Instant, now: Instant) {
+        let Some(m) = self.members.get_mut(&member) else { return };
+        m.is_ending = true;
+        let sessions = m.sessions.clone();
+        let of_session = |session| self.sessions.get(&session).map(|s| s.published.clone());
+        let published: Vec<_> = sessions.into_iter().filter_map(of_session).flatten().collect();
+        for id in published {
+            if self.buffers.get(&id).is_some_and(|buffer| buffer.ending.is_none()) {
+                self.end_buffer(id, EndReason::Retired, Some(until), now);
+            }
+        }
     }
 
     pub(super) fn member_left(&mut self, member: MemberId, now: Instant) {

@@ -23,11 +23,15 @@ fn good_forms() -> Vec<(&'static str, String)> {
         ("a group of the container's own below", format!("0::/kubepods/pod{UID}/{id}/init\n")),
         (
             "cgroupfs, v1, all hierarchies",
-            format!("12:pids:/kubepods/pod{UID}/{id}\n11:memory:/kubepods/pod{UID}/{id}\n1:name=systemd:/kubepods/pod{UID}/{id}\n"),
+            format!(
+                "12:pids:/kubepods/pod{UID}/{id}\n11:memory:/kubepods/pod{UID}/{id}\n1:name=systemd:/kubepods/pod{UID}/{id}\n"
+            ),
         ),
         (
             "hybrid, where some know nothing",
-            format!("9:rdma:/\n8:cpu,cpuacct:/kubepods/besteffort/pod{UID}/{id}\n1:name=systemd:/system.slice/containerd.service\n0::/system.slice/containerd.service\n"),
+            format!(
+                "9:rdma:/\n8:cpu,cpuacct:/kubepods/besteffort/pod{UID}/{id}\n1:name=systemd:/system.slice/containerd.service\n0::/system.slice/containerd.service\n"
+            ),
         ),
         (
             "hybrid, where one knows the pod alone",
@@ -35,20 +39,31 @@ fn good_forms() -> Vec<(&'static str, String)> {
         ),
         (
             "systemd, containerd",
-            format!("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{FLAT}.slice/cri-containerd-{id}.scope\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{FLAT}.slice/cri-containerd-{id}.scope\n"
+            ),
         ),
-        ("systemd, guaranteed", format!("0::/kubepods.slice/kubepods-pod{FLAT}.slice/cri-containerd-{id}.scope\n")),
+        (
+            "systemd, guaranteed",
+            format!("0::/kubepods.slice/kubepods-pod{FLAT}.slice/cri-containerd-{id}.scope\n"),
+        ),
         (
             "systemd, CRI-O",
-            format!("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/crio-{id}.scope\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/crio-{id}.scope\n"
+            ),
         ),
         (
             "systemd, CRI-O, a group below",
-            format!("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/crio-{id}.scope/container\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/crio-{id}.scope/container\n"
+            ),
         ),
         (
             "systemd, Docker",
-            format!("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/docker-{id}.scope\n"),
+            format!(
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/docker-{id}.scope\n"
+            ),
         ),
         (
             "the kubelet's driver is systemd, containerd's is not",
@@ -69,7 +84,8 @@ fn every_known_form_names_pod_and_container() {
 fn a_static_pod_has_a_uid_without_dashes() {
     let found = at(&format!("0::/kubepods/burstable/pod{STATIC}/{}\n", number('b'))).unwrap();
     assert_eq!(found.pod.as_str(), STATIC);
-    let slice = format!("0::/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{}.scope\n", number('b'));
+    let slice =
+        format!("0::/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{}.scope\n", number('b'));
     assert_eq!(at(&slice).unwrap(), found);
 }
 
@@ -85,13 +101,19 @@ fn a_group_below_the_containers_own_is_nobody_elses() {
 fn what_leads_to_the_pods_must_be_what_it_is_on_this_node() {
     let id = number('a');
     let inner = format!("0::/docker/{}/kubepods/burstable/pod{UID}/{id}\n", number('d'));
-    assert!(matches!(at(&inner), Err(CgroupError::NoPod(_))), "somebody else's group, made by another runtime");
+    assert!(
+        matches!(at(&inner), Err(CgroupError::NoPod(_))),
+        "somebody else's group, made by another runtime"
+    );
     let plugin = format!("0::/docker/{}/kubepods/besteffort/pod{OTHER}/{}\n", number('d'), number('e'));
     let root = Root::of_pod_process(&plugin).unwrap();
     assert_eq!(locate(&inner, &root).unwrap().pod.as_str(), UID);
     assert!(matches!(locate(&format!("0::/kubepods/pod{UID}/{id}\n"), &root), Err(CgroupError::NoPod(_))));
     let longer = format!("0::/docker/{}0/kubepods/pod{UID}/{id}\n", number('d'));
-    assert!(matches!(locate(&longer, &root), Err(CgroupError::NoPod(_))), "a name that only begins like the root");
+    assert!(
+        matches!(locate(&longer, &root), Err(CgroupError::NoPod(_))),
+        "a name that only begins like the root"
+    );
     assert_eq!(Root::of_pod_process(&format!("0::/kubepods/pod{UID}/{id}\n")), Some(Root::default()));
     assert_eq!(Root::of_pod_process("0::/user.slice/session-1.scope\n"), None);
 }
