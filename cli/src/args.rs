@@ -40,7 +40,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
-    /// Explain a refusal's code, or list all codes; needs no daemon
+    /// Explain the code of a refusal or denial, or list all codes; needs no daemon
     Explain {
         /// The code, such as NOT_FOUND, or its number
         code: Option<String>,
@@ -48,6 +48,9 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Add to pods what they ask for by their annotations, as the admission webhook does; needs no daemon
+    #[cfg(feature = "inject")]
+    Inject(crate::inject::InjectArgs),
 }
 
 /// How a result is written.

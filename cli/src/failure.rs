@@ -24,6 +24,9 @@ pub enum Failure {
     },
     /// The result could not be written.
     Write(io::Error),
+    /// Pods were denied, or could not be read.
+    #[cfg(feature = "inject")]
+    Inject(crate::inject::InjectFailure),
 }
 
 impl Failure {
@@ -43,6 +46,8 @@ impl Failure {
             Self::Client(error) if is_unreachable(error.code()) => 3,
             Self::Client(_) | Self::Write(_) => 1,
             Self::UnknownCode { .. } => 2,
+            #[cfg(feature = "inject")]
+            Self::Inject(failure) => failure.number(),
         }
     }
 }
@@ -82,6 +87,8 @@ impl fmt::Display for Failure {
                 writeln!(f, "  remedy: {meant}`gpu-handoff explain` and docs/refusals.md list all codes")
             }
             Self::Write(error) => writeln!(f, "error: write the result: {error}"),
+            #[cfg(feature = "inject")]
+            Self::Inject(failure) => failure.write(f),
         }
     }
 }
@@ -114,7 +121,16 @@ impl Error for Failure {
             Self::Client(error) => Some(error),
             Self::Write(error) => Some(error),
             Self::UnknownCode { .. } => None,
+            #[cfg(feature = "inject")]
+            Self::Inject(error) => error.source(),
         }
+    }
+}
+
+#[cfg(feature = "inject")]
+impl From<crate::inject::InjectFailure> for Failure {
+    fn from(failure: crate::inject::InjectFailure) -> Self {
+        Self::Inject(failure)
     }
 }
 

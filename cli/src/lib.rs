@@ -1,10 +1,15 @@
-//! The `gpu-handoff` command: what a pod sees of its buffers, and what a refusal means.
+//! The `gpu-handoff` command: what a pod sees of its buffers, what a refusal means, and, outside of pods, what pods need
+//! to take part.
 //!
 //! Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable. No command loads CUDA.
 
 mod args;
 mod explain;
 mod failure;
+#[cfg(feature = "inject")]
+mod inject;
+#[cfg(feature = "inject")]
+mod limits;
 mod list;
 mod output;
 mod watch;
@@ -14,6 +19,8 @@ use std::io::Write;
 
 pub use args::{Args, Command, Format};
 pub use failure::Failure;
+#[cfg(feature = "inject")]
+pub use inject::{InjectArgs, InjectFailure};
 
 /// Runs one command and writes its result to `out`.
 ///
@@ -27,6 +34,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Watch { output } => watch::run(&failure::connect_for_long(socket)?, output, out),
         Command::Whoami { output } => whoami::run(&connect()?, output, out),
         Command::Explain { code, output } => explain::run(code.as_deref(), output, out),
+        #[cfg(feature = "inject")]
+        Command::Inject(args) => inject::run(args, out, &mut std::io::stderr()),
     };
     match outcome {
         // Whoever read our output has read enough.

@@ -10,7 +10,8 @@ use crate::quantity::Quantity;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
-    /// The sidecar's image.
+    /// The sidecar's image. There is none that would do everywhere, and without one the settings are refused.
+    #[serde(default)]
     pub image: String,
     /// When the node fetches it.
     #[serde(default)]
@@ -236,7 +237,8 @@ mod tests {
         assert!(
             serde_json::from_value::<Settings>(json!({"image": "x", "imagePullPolicy": "Always"})).is_err()
         );
-        assert!(serde_json::from_value::<Settings>(json!({})).is_err());
+        let without: Settings = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(without.check(), Err(SettingsError::Image(String::new())));
     }
 
     #[test]
