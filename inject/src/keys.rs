@@ -63,6 +63,9 @@ keys! {
 /// than a label.
 pub const GROUP_HASH_LABEL: &str = "gpu-handoff.io/group-hash";
 
+/// The label that each node has alone.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// The sidecar's container.
 pub const SIDECAR: &str = "gpu-handoff";
 /// The driver of the volume that is the pod's slot on its node.

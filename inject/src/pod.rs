@@ -143,6 +143,8 @@ pub(crate) struct Affinity {
     pub(crate) node_affinity: NodeAffinity,
     #[serde(deserialize_with = "or_default")]
     pub(crate) pod_affinity: PodAffinity,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) pod_anti_affinity: PodAffinity,
 }
 
 #[derive(Debug, Default, Deserialize)]

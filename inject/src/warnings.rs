@@ -1,6 +1,8 @@
 //! What is not wrong, and still not what its user may have meant.
 
-use crate::keys::{GROUP_HASH_LABEL, Key, PREFIX};
+use serde_json::Value;
+
+use crate::keys::{GROUP_HASH_LABEL, HOSTNAME, Key, PREFIX};
 use crate::nearest::nearest;
 use crate::pod::Pod;
 use crate::wishes::Wishes;
@@ -32,7 +34,30 @@ pub(crate) fn of_member(pod: &Pod, wishes: &Wishes) -> Vec<String> {
             );
         }
     }
+    if wishes.colocate == Colocate::Required && avoids_its_like(pod) {
+        warnings.push(
+            "the pod has required anti-affinity to pods of its own labels on one node, and its group shall be on one \
+             node: a second pod like it stays Pending; set gpu-handoff.io/colocate to preferred or none, or remove the \
+             anti-affinity"
+                .to_owned(),
+        );
+    }
     warnings
+}
+
+/// Whether the pod keeps away from nodes that have a pod of the same labels: the next one made of the same template.
+/// A term with expressions is not looked into.
+fn avoids_its_like(pod: &Pod) -> bool {
+    pod.spec.affinity.pod_anti_affinity.required.iter().any(|term| {
+        let selector = &term["labelSelector"];
+        let expressions = selector["matchExpressions"].as_array().is_some_and(|list| !list.is_empty());
+        let labels = selector["matchLabels"].as_object().filter(|labels| !labels.is_empty());
+        let is_own =
+            |(key, value): (&String, &Value)| pod.metadata.labels.get(key).is_some_and(|own| value == own);
+        term["topologyKey"] == HOSTNAME
+            && !expressions
+            && labels.is_some_and(|labels| labels.iter().all(is_own))
+    })
 }
 
 /// Of a pod that has no annotation of ours: one that is written wrong where nobody else looks.
@@ -64,6 +89,6 @@ pub(crate) fn of_mirror(pod: &Pod) -> Vec<String> {
 }
 
 /// Whether a term of pod affinity is the injection's.
-pub(crate) fn selects_group(term: &serde_json::Value, hash: &str) -> bool {
-    term["labelSelector"]["matchLabels"][GROUP_HASH_LABEL] == hash
+pub(crate) fn selects_group(term: &Value, hash: &str) -> bool {
+    term["topologyKey"] == HOSTNAME && term["labelSelector"]["matchLabels"][GROUP_HASH_LABEL] == hash
 }

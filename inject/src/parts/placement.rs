@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::denial::Denial;
 use crate::edit::{Edit, at};
 use crate::group::group_hash;
-use crate::keys::GROUP_HASH_LABEL;
+use crate::keys::{GROUP_HASH_LABEL, HOSTNAME};
 use crate::pod::Pod;
 use crate::settings::Settings;
 use crate::warnings::selects_group;
@@ -15,7 +15,6 @@ use crate::words::Colocate;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The largest that a preference may have.
 const WEIGHT: u32 = 100;
 

@@ -232,6 +232,15 @@ fn warnings_tell_of_what_is_allowed_and_seldom_meant() {
     assert_eq!(warnings(&daemon), [""; 0]);
     let own = json!({"affinity": {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}});
     assert!(warnings(&pod(own))[0].contains("affinity of its own"));
+    let apart = |labels: Value| {
+        let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}});
+        let mut pod = pod(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}));
+        pod["metadata"]["labels"] = json!({"app": "x", "tier": "y"});
+        pod
+    };
+    assert!(warnings(&apart(json!({"app": "x"})))[0].contains("a second pod like it stays Pending"));
+    assert_eq!(warnings(&apart(json!({"app": "x", "tier": "z"}))), [""; 0]);
+    assert_eq!(warnings(&apart(json!({}))), [""; 0]);
 
     let misplaced = json!({"metadata": {"labels": {"gpu-handoff.io/group": "llama"}}});
     assert!(warnings(&misplaced)[0].contains("reads annotations"));
