@@ -100,10 +100,9 @@ impl Reason {
         found: impl fmt::Display,
     ) -> Self {
         let compared = Compared {
-            what: shown(what),
-            // Ours, and as long as the list of what may be written.
-            wanted: wanted.to_string(),
-            found: shown(found),
+            what: shown(what, limits::SHOWN_BYTES),
+            wanted: shown(wanted, limits::WANTED_BYTES),
+            found: shown(found, limits::SHOWN_BYTES),
         };
         Self { code, compared, remedy: None }
     }
@@ -205,9 +204,9 @@ impl Reasons {
 }
 
 /// A user's text as a denial repeats it: cut at a limit, on a character border, control characters escaped.
-fn shown(text: impl fmt::Display) -> String {
+fn shown(text: impl fmt::Display, limit: usize) -> String {
     let text = text.to_string();
-    let mut end = text.len().min(limits::SHOWN_BYTES);
+    let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -12,5 +12,7 @@ pub const NEAREST_BYTES: usize = 64;
 pub const REASONS: usize = 16;
 /// Longest text of a user's that a denial repeats, in bytes; the rest is cut.
 pub const SHOWN_BYTES: usize = 128;
+/// Longest list of what would have been right in a denial, in bytes; the rest is cut.
+pub const WANTED_BYTES: usize = 512;
 /// Most runtime classes, and most node requirements, in the settings.
 pub const SETTINGS_ITEMS: usize = 64;

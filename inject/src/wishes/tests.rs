@@ -124,9 +124,12 @@ fn a_misspelt_value_is_denied_with_the_nearest() {
 #[test]
 fn a_megabyte_is_denied_in_few_words() {
     let megabyte = "x".repeat(1 << 20);
+    let page = "x".repeat(limits::VALUE_BYTES);
     for key in ["group", "colocate", "containers", "group-from-label", &megabyte] {
-        let denial = read(&[("profile", "client"), (key, &megabyte)]).unwrap_err();
-        assert!(denial.to_string().len() < 4_096, "{}", denial.to_string().len());
+        for value in [&megabyte, &page] {
+            let denial = read(&[("profile", "client"), (key, value)]).unwrap_err();
+            assert!(denial.to_string().len() < 2_048, "{}", denial.to_string().len());
+        }
     }
 }
 
