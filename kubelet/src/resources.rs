@@ -2,6 +2,9 @@
 //!
 //! Its answers name pods by namespace and name, not by UID: a pod that has the name of one that is gone may be told the devices of
 //! that one for a moment. Whoever asks must know that the pod is the one it means ([`crate::pods`]), before and after.
+//!
+//! Of claims they tell more than a container has (seen with Kubernetes 1.37.2): all devices of a claim, also where the container has
+//! one request of it only. What it can really reach, its device nodes say.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -57,7 +60,8 @@ pub struct ClaimedDevice {
     pub device: String,
     /// The share of a device that several claims have a part of.
     pub share: Option<String>,
-    /// The names of CDI devices that came into the container for it.
+    /// The names of CDI devices that came into the container for it. The kubelet (1.37.2) adds those of the claim's devices that it told
+    /// before this one: only `device` says which it is.
     pub cdi: Vec<String>,
 }
 

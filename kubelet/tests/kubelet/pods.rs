@@ -224,6 +224,22 @@ async fn where_nobody_can_be_asked_that_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_pods_are_named_anew_now_and_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("pods-api.sock");
+    let kubelet = Playing::at(&socket);
+    let _quiet = kubelet.tells(&["a", "b"]);
+    // The kubelet has dropped the event that says that b is gone.
+    let _next = kubelet.tells(&["a"]);
+    let mut pods = open(settings(&socket)).unwrap();
+    let begin = tokio::time::Instant::now();
+    for expected in ["source Kubelet", "added a", "added b", "synced", "deleted b", "synced"] {
+        assert_eq!(short(&pods.next().await.unwrap()), expected);
+    }
+    assert!(begin.elapsed() >= limits::RESYNC_PERIOD);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_stays_away_is_left_for_the_api_server() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("pods-api.sock");
