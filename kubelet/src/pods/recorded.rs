@@ -1,4 +1,6 @@
-//! One pod of a real node as both sources tell it: `tests/recorded/README.md`.
+//! Pods as Kubernetes itself marshals them, and as both sources tell them: `tests/recorded/README.md`.
+
+use std::time::{Duration, UNIX_EPOCH};
 
 use prost::Message;
 
@@ -35,6 +37,30 @@ fn a_pod_that_kubernetes_marshalled_is_read() {
         let id = container.container_id.as_deref().unwrap();
         assert!(id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     }
+}
+
+#[test]
+fn everything_that_is_read_of_a_pod_is_where_kubernetes_puts_it() {
+    let bytes = include_bytes!("../../tests/recorded/full.pb");
+    let pod = facts(core::Pod::decode(bytes.as_slice()).unwrap()).unwrap();
+    let text = include_str!("../../tests/recorded/full.json");
+    assert_eq!(facts(from_kube::pod(serde_json::from_str(text).unwrap())).unwrap(), pod);
+
+    assert_eq!((pod.host_network, pod.host_pid, pod.disrupted), (true, true, true));
+    assert_eq!(pod.deletion, Some(UNIX_EPOCH + Duration::from_secs(1_900_000_000)));
+    assert_eq!((pod.phase, pod.qos), (Phase::Failed, Qos::Burstable));
+    let containers = pod.containers.iter();
+    let containers: Vec<_> = containers
+        .map(|one| (one.name.as_str(), one.kind, one.container_id.as_deref(), one.restart_count))
+        .collect();
+    let expected = [
+        ("setup", ContainerKind::Init, Some("5e"), 0),
+        ("side", ContainerKind::Sidecar, Some("51"), 4),
+        ("app", ContainerKind::App, Some("a0"), 3),
+        ("second", ContainerKind::App, None, 0),
+        ("debug", ContainerKind::Ephemeral, Some("de"), 0),
+    ];
+    assert_eq!(containers, expected);
 }
 
 #[test]
