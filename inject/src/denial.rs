@@ -68,6 +68,8 @@ codes! {
     MountTaken = "MOUNT_TAKEN", "mount yours elsewhere: gpu-handoff needs that path";
     /// The pod is not what Kubernetes calls one.
     PodUnreadable = "POD_UNREADABLE", "write the field as the Kubernetes API has it";
+    /// The webhook was asked about something that is not the creation of a pod.
+    WrongRequest = "WRONG_REQUEST", "let the MutatingWebhookConfiguration send the creation of pods alone, as manifests/webhook.yaml has it";
 }
 
 impl DenialCode {
@@ -151,6 +153,16 @@ impl Denial {
     #[must_use]
     pub fn reasons(&self) -> &[Reason] {
         &self.reasons
+    }
+
+    /// The webhook was asked about something that is not the creation of a pod.
+    #[must_use]
+    pub fn wrong_request(
+        what: impl fmt::Display,
+        wanted: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Reason::new(DenialCode::WrongRequest, what, wanted, found).into()
     }
 
     /// How many more there were.

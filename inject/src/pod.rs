@@ -183,6 +183,15 @@ pub(crate) struct PodAffinity {
 impl Pod {
     /// Reads a pod or a template.
     pub(crate) fn read(object: &Value) -> Result<Self, Denial> {
+        // A list would pass for one whose fields are in some order.
+        if !object.is_object() {
+            let kind = match object {
+                Value::Null => "nothing",
+                Value::Array(_) => "a list",
+                _ => "a single value",
+            };
+            return Err(Reason::new(DenialCode::PodUnreadable, "pod", "an object", kind).into());
+        }
         serde_path_to_error::deserialize(object).map_err(|e| {
             let (path, e) = (e.path().to_string(), e.into_inner().to_string());
             Denial::from(Reason::new(DenialCode::PodUnreadable, path, "what the Kubernetes API has there", e))

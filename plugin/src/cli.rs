@@ -31,6 +31,8 @@ pub struct Args {
 enum Mode {
     /// Serve this node's members.
     Node(NodeArgs),
+    /// Answer the API server about new pods: add what those need that take part.
+    Webhook(gpu_handoff_webhook::Args),
     /// Hear and answer the members. The node starts this itself, with its line as standard input.
     #[command(hide = true)]
     Broker,
@@ -129,6 +131,10 @@ impl Args {
                     return node::first::run();
                 }
                 node::run(config)
+            }
+            Mode::Webhook(args) => {
+                gpu_handoff_logs::init(log_format)?;
+                Ok(gpu_handoff_webhook::run(args.into())?)
             }
             Mode::Broker => {
                 gpu_handoff_logs::init(log_format)?;
