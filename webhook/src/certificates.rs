@@ -17,8 +17,8 @@ use rcgen::{
 };
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+use tokio_rustls::rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem};
 use x509_cert::Certificate;
 use x509_cert::der::{self, Decode};
@@ -64,6 +64,9 @@ pub enum CertificateError {
     /// The authorities did not sign the serving certificate, or it is for another name.
     #[error("the authorities do not vouch for the serving certificate")]
     Trust(#[from] rustls::Error),
+    /// There is nothing to check the serving certificate with.
+    #[error("check the serving certificate")]
+    Verifier(#[from] VerifierBuilderError),
     /// The host's name is none.
     #[error("{0:?} is no name of a host")]
     Host(String),
@@ -258,9 +261,8 @@ fn verify(
     for authority in authorities {
         roots.add(authority.clone())?;
     }
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()))
-        .build()
-        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider())).build()?;
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CertificateError::Host(host.to_owned()))?;
     let leaf = serving.leaf().ok_or(ServingError::NoCertificate)?;
     let at = UnixTime::since_unix_epoch(since_epoch(serving.from()));

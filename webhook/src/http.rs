@@ -43,9 +43,9 @@ enum Refused {
     TooLarge { found: u64 },
     #[error("the review took longer than {} s to arrive", limits::REQUEST_TIME.as_secs())]
     Slow,
-    #[error("the review ended early: {0}")]
-    Broken(String),
-    #[error("{}", chain(.0))]
+    #[error("read the review to its end")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
     Review(#[from] ReviewError),
 }
 
@@ -65,7 +65,7 @@ impl Refused {
     }
 
     fn response(&self) -> Response<Full<Bytes>> {
-        let mut response = text(self.status(), format!("{self}\n"));
+        let mut response = text(self.status(), format!("{}\n", chain(self)));
         if let Self::Method(allowed) = self {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         }
@@ -91,7 +91,11 @@ impl Handler {
         };
         answered.unwrap_or_else(|refused| {
             // Who asked is told; anybody in the cluster may ask, and shall not fill the log.
-            debug!(status = refused.status().as_u16(), %refused, "a request was not answered with a review");
+            debug!(
+                status = refused.status().as_u16(),
+                refused = chain(&refused),
+                "a request was not answered with a review"
+            );
             refused.response()
         })
     }
@@ -131,7 +135,7 @@ async fn read(body: Incoming, place: &Place) -> Result<Bytes, Refused> {
     // Given back when all has been read: answering waits for nobody.
     let _room = place.room(bytes).await.map_err(|_| Refused::Slow)?;
     let read = Limited::new(body, limits::REVIEW_BYTES).collect().await;
-    read.map(Collected::to_bytes).map_err(|error| Refused::Broken(error.to_string()))
+    read.map(Collected::to_bytes).map_err(Refused::Broken)
 }
 
 fn tell(told: &Told) {
