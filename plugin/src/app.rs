@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use gpu_handoff_policy::LegacyRule;
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::{BootTag, Instance};
 use gpu_handoff_sys::filter::{self, Held};
@@ -29,7 +29,7 @@ use crate::journal::{Holder, Journal, StateDir};
 use crate::lane::{self, Lane, Shared};
 use crate::limits;
 use crate::members::Member;
-use crate::node::client::{AskError, DeviceNodes, Line, NodeClient, Start, take_up};
+use crate::node::client::{AskError, DeviceNodes, Line, News, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::receipts::Sealer;
@@ -56,7 +56,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
-    let Start { setup, members, state, lock: _lock, socket } = start;
+    let Start { setup, policy, members, state, lock: _lock, socket } = start;
     let (line, node) = Line::new(socket)?;
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
@@ -66,7 +66,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
     let has_ended = |holder: Holder| identity::has_ended_since(holder.pid, holder.started);
     let past = Past { found: found.without_those_that_have_ended(has_ended), clock: boot_clock() };
-    let registry = Registry::new(setup.policy.clone(), capacity, boot, RandomState::new(), past);
+    let registry = Registry::new(policy.clone(), capacity, boot, RandomState::new(), past);
     let owner = Owner::new(registry, Some(journal));
     let shared = Shared {
         owner: Arc::clone(&owner),
@@ -83,7 +83,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     };
     // Without members nobody else could ever ask for a worker, and their supervisor would end.
     let _asks_for_workers = shared.workers.clone();
-    let (mut lanes, mut ended) = Lanes::new(&setup, shared.clone());
+    let (mut lanes, mut ended) = Lanes::new(&setup, policy.clone(), shared.clone());
     for (member, listener) in members {
         let slot = member.slot.clone();
         lanes.start(member, listener).with_context(|| format!("serve slot {slot}"))?;
@@ -95,10 +95,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     if setup.gpus.len() > 1 {
         in_background.spawn(survey(node.clone(), shared.clone()));
     }
-    if setup.policy.legacy != LegacyRule::Deny {
-        in_background.spawn(prove_pid_word(node, shared.clone()));
-    }
-    drop(shared);
+    let mut unproven = Some((node, shared));
+    prove_if_needed(&policy, &mut unproven, &mut in_background);
     line.say_ready().await.context("tell the node")?;
     let (stop, mut stop_asked) = oneshot::channel();
     let (news, mut told) = mpsc::channel(limits::NODE_NEWS);
@@ -115,11 +113,17 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
             // Without one of these the broker would go on and answer nobody: it ends, to be started again.
             _ = tasks.join_next() => break Some("the registry's clock or the supervisor of the gpu worker has broken off; the log says more"),
             Some(member) = ended.recv() => lanes.has_ended(member),
-            Some(news) = told.recv() => lanes.hear(news),
+            Some(news) = told.recv() => {
+                if let News::Policy(policy) = &news {
+                    prove_if_needed(policy, &mut unproven, &mut in_background);
+                }
+                lanes.hear(news);
+            }
         }
     };
     // What is alive now stays alive for the next broker, however the connections end from here on.
     owner.stop();
+    drop(unproven);
     stopping.send_replace(true);
     wind_down(tasks, lanes.into_threads()).await?;
     match broken {
@@ -201,6 +205,19 @@ async fn surveyed(node: &NodeClient) -> Option<Topology> {
         }
         sleep(pause).await;
         pause = (pause * 2).min(limits::SURVEY_LONGEST_PAUSE);
+    }
+}
+
+/// Begins the self-test of legacy handles as soon as a policy allows some.
+fn prove_if_needed(
+    policy: &Policy,
+    unproven: &mut Option<(NodeClient, Shared)>,
+    in_background: &mut JoinSet<()>,
+) {
+    if policy.has_legacy()
+        && let Some((node, shared)) = unproven.take()
+    {
+        in_background.spawn(prove_pid_word(node, shared));
     }
 }
 

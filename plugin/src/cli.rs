@@ -70,6 +70,10 @@ pub struct NodeArgs {
     /// The members, for a laptop or bare containers: a JSON file, see the module `members`.
     #[arg(long, env = "GPU_HANDOFF_STATIC_MEMBERS")]
     pub static_members: PathBuf,
+    /// The policy: YAML, see `docs/policy.md`. It is read again when it changes; one that is none is refused, and the one
+    /// before it stays in force. Default: what the members' file says, or else nothing beside the built-in rules.
+    #[arg(long, env = "GPU_HANDOFF_POLICY")]
+    pub policy: Option<PathBuf>,
     /// The kubelet's socket. Where it exists, a kubelet knows the members, and static ones are refused.
     #[arg(
         long,

@@ -13,6 +13,7 @@ use rustix::process::Resource;
 use crate::cli::{BrokerUser, NodeArgs};
 use crate::identity::cgroup::Root;
 use crate::members::{self, MembersError, StaticMember};
+use crate::node::policy::{PolicyFile, PolicyFileError};
 use crate::{awake, limits};
 
 /// Where the kernel tells its boot id.
@@ -42,8 +43,10 @@ fn check_socket_path(path: PathBuf) -> Result<(), ConfigError> {
 pub struct Config {
     /// Where slots and the daemon's own files are.
     pub run_dir: PathBuf,
-    /// The policy.
+    /// The policy that is in force first.
     pub policy: Policy,
+    /// Its file, where it has one of its own.
+    pub policy_file: Option<PolicyFile>,
     /// The members.
     pub members: Vec<StaticMember>,
     /// The node's boot.
@@ -72,6 +75,15 @@ pub enum ConfigError {
     /// The members file cannot be used.
     #[error("the static members cannot be used")]
     Members(#[from] MembersError),
+    /// The policy's file cannot be used.
+    #[error("the policy cannot be used")]
+    Policy(#[from] PolicyFileError),
+    /// There are two policies.
+    #[error("the members' file has a policy, and --policy names {}: only one of them can be in force", path.display())]
+    TwoPolicies {
+        /// The policy's file.
+        path: PathBuf,
+    },
     /// A kubelet runs this node.
     #[error(
         "static members are refused: a kubelet runs this node (its socket {} exists), and only it knows which pod is which",
@@ -131,13 +143,15 @@ impl Config {
         for member in &file.members {
             check_socket_path(slot_socket(&run_dir, &member.slot))?;
         }
+        let (policy_file, policy) = policy_of(args.policy, file.policy)?;
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
         let boot = BootTag::from_boot_id(&text).map_err(|e| system(BOOT_ID, std::io::Error::other(e)))?;
         Ok(Self {
             state_dir: state_dir.unwrap_or_else(|| run_dir.join("state")),
             run_dir,
-            policy: file.policy,
+            policy,
+            policy_file,
             members: file.members,
             boot,
             cgroup_root: Root::default(),
@@ -148,6 +162,21 @@ impl Config {
             awake: args.awake.map_or_else(awake::affordable, |said| said as usize),
             log_format,
         })
+    }
+}
+
+/// The policy, from its own file or from the members'; where neither has one, the built-in rules.
+fn policy_of(
+    path: Option<PathBuf>,
+    of_members: Option<Policy>,
+) -> Result<(Option<PolicyFile>, Policy), ConfigError> {
+    match (path, of_members) {
+        (Some(path), Some(_)) => Err(ConfigError::TwoPolicies { path }),
+        (Some(path), None) => {
+            let (file, policy) = PolicyFile::open(&path)?;
+            Ok((Some(file), policy))
+        }
+        (None, of_members) => Ok((None, of_members.unwrap_or_default())),
     }
 }
 
@@ -222,6 +251,7 @@ mod tests {
                 run_dir: folder.path().to_path_buf(),
                 state_dir: None,
                 static_members: members.clone(),
+                policy: None,
                 kubelet_socket,
                 broker_user: None,
                 nvidia_proc_root: "/proc".into(),

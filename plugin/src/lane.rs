@@ -84,7 +84,7 @@ pub struct LaneSpec {
     /// Where they are; `None`: the node knows of no containers.
     pub home: Option<Arc<Home>>,
     /// What it may hold.
-    pub quota: Quota,
+    pub quota: watch::Receiver<Quota>,
     /// The GPUs it holds; `None`: it may use all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
 }

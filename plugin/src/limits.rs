@@ -163,6 +163,10 @@ pub const AWAKE_PROCESSORS: usize = 8;
 pub const AWAKE_SHARE: usize = 4;
 /// The most that somebody may say.
 pub const AWAKE_MOST: u32 = 1024;
+/// How often the policy's file is looked at.
+pub const POLICY_PAUSE: Duration = Duration::from_secs(1);
+/// Most bytes of a policy on its way from node to broker.
+pub const POLICY_BYTES: u64 = 16 << 20;
 /// Members of a node, those included whose lanes have not ended yet.
 pub const MEMBERS: usize = 1024;
 /// News of members that the broker has not taken in.

@@ -19,8 +19,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, SlotId};
+use gpu_handoff_policy::{Party, Policy};
+use gpu_handoff_protocol::{
+    DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, ServiceAccount, SlotId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::cgroup::ContainerId;
@@ -38,6 +40,9 @@ pub struct Member {
     pub uid: PodUid,
     /// Its group.
     pub group: GroupKey,
+    /// The pod's service account, where one is known.
+    #[serde(default)]
+    pub service_account: Option<ServiceAccount>,
     /// The user whose processes speak for it; `None`: whichever can connect.
     pub user: Option<u32>,
     /// The GPUs it holds; `None`: it may use all of the node's.
@@ -62,11 +67,23 @@ pub struct StaticMember {
     pub uid: Option<PodUid>,
     /// The group.
     pub group: GroupName,
+    /// The service account, where the policy names some.
+    #[serde(default)]
+    pub service_account: Option<ServiceAccount>,
     /// The user whose sidecar and applications speak for it; absent: the daemon's own user's sidecar, and whichever
     /// applications can connect to that.
     pub user: Option<u32>,
     /// The GPUs it holds; absent: all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
+}
+
+impl Member {
+    /// What a policy can name of it.
+    #[must_use]
+    pub fn party(&self) -> Party<'_> {
+        let (namespace, service_account) = (&self.pod.namespace, self.service_account.as_ref());
+        Party { namespace, group: &self.group, service_account }
+    }
 }
 
 impl From<&StaticMember> for Member {
@@ -76,6 +93,7 @@ impl From<&StaticMember> for Member {
             pod: member.pod(),
             uid: member.uid(),
             group: member.group(),
+            service_account: member.service_account.clone(),
             user: member.user,
             devices: member.devices.clone(),
             containers: None,
@@ -107,9 +125,9 @@ impl StaticMember {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMembers {
-    /// The policy; absent: the built-in default.
+    /// The policy; absent: that of a file of its own, or the built-in default.
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: Option<Policy>,
     /// The members.
     pub members: Vec<StaticMember>,
 }

@@ -10,6 +10,7 @@
 //! | what node and broker say to each other | [`words`] |
 //! | the lock, the state folder | [`place`] |
 //! | the slots, their members and sockets | [`slots`] |
+//! | the policy, which may become another one | [`policy`] |
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
@@ -25,6 +26,7 @@ use std::io;
 
 use anyhow::bail;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
@@ -39,6 +41,7 @@ pub mod first;
 mod gpus;
 mod looks;
 pub mod place;
+pub mod policy;
 mod restarts;
 mod service;
 pub mod slots;
@@ -48,6 +51,7 @@ mod workers;
 
 use broker::{Broker, Ending};
 use place::Place;
+use policy::PolicyFile;
 use restarts::Restarts;
 use service::Service;
 use slots::Slots;
@@ -80,15 +84,20 @@ impl StopSignals {
     }
 }
 
-async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
+async fn serve(mut config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
     info!(
         run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
-        policy = ?config.policy, broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
+        policy = ?config.policy_file.as_ref().map(PolicyFile::path), rules = config.policy.exchange.len(), broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
         awake = config.awake, "starting"
     );
     let place = Place::prepare(&config).await?;
     let mut service = Service::new(&config);
-    let (mut slots, _changes) = Slots::new(&config.run_dir);
+    let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
+    // It ends with the node.
+    let mut followers = JoinSet::new();
+    if let Some(file) = config.policy_file.take() {
+        followers.spawn(policy::follow(file, changes));
+    }
     for member in &config.members {
         slots.join(Member::from(member))?;
         service.serve_slot(&member.slot);

@@ -26,6 +26,8 @@
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
 //! | whether what comes back is allowed still | [`today`] |
+//! | another policy is in force | [`new_policy`] |
+//! | who sees whose buffers | [`sight`] |
 //! | room that is kept for it | [`reserved`] |
 //! | what the journal is to know | [`records`] |
 //! | what is found by a name | [`named`] |
@@ -61,6 +63,7 @@ mod inputs;
 mod lease_numbers;
 mod leaving;
 mod named;
+mod new_policy;
 mod notices;
 mod past;
 mod publish;
@@ -70,6 +73,7 @@ mod reserved;
 mod seats;
 mod sessions;
 mod sets;
+mod sight;
 #[cfg(test)]
 mod tests;
 mod today;
@@ -166,6 +170,8 @@ impl Buffer {
 #[derive(Debug, Default)]
 struct Group {
     members: u32,
+    /// What its members hold together.
+    usage: Usage,
     last_generation: u64,
     /// Live buffers of each name, by generation.
     names: HashMap<BufferName, Named>,
@@ -262,6 +268,7 @@ impl Registry {
             Input::GoOn => self.take_apart(now),
             Input::PidWordProven(proven) => self.pid_word_proven = proven,
             Input::Surveyed(topology) => self.topology = Some(topology),
+            Input::NewPolicy(policy) => self.new_policy(*policy, now),
         }
         std::mem::take(&mut self.effects)
     }
@@ -339,13 +346,19 @@ impl Registry {
         self.members.get(&member).map(|m| &m.facts.group)
     }
 
-    fn usage_mut(&mut self, member: MemberId) -> Option<&mut Usage> {
-        self.members.get_mut(&member).map(|m| &mut m.usage)
+    /// Changes what a member and its group hold; whether there is such a member.
+    fn account(&mut self, member: MemberId, change: impl Fn(&mut Usage)) -> bool {
+        let Some(m) = self.members.get_mut(&member) else { return false };
+        change(&mut m.usage);
+        if let Some(group) = self.groups.get_mut(&m.facts.group) {
+            change(&mut group.usage);
+        }
+        true
     }
 
     /// Registers a request that stays open, unless the session has too much open or the number is in use.
     fn open_request(&mut self, session: SessionId, request: RequestId, items: u64) -> Result<(), Refusal> {
-        let limit = self.policy.quota.requests;
+        let limit = self.party_of(session).map_or(0, |party| self.policy.quota_of(&party).requests);
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
         let open: u64 = s.open.values().sum();
         if open + items > limit {

@@ -1,10 +1,10 @@
 //! The lanes of the members that there are: started when one comes, ended when it leaves.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use gpu_handoff_policy::Quota;
+use gpu_handoff_policy::{Policy, Quota};
 use gpu_handoff_protocol::SlotId;
 use gpu_handoff_protocol::socket::SeqListener;
 use tokio::sync::{mpsc, watch};
@@ -22,7 +22,9 @@ use crate::registry::{Input, MemberFacts, MemberId};
 /// The lanes, by their members.
 pub(super) struct Lanes {
     shared: Shared,
-    quota: Quota,
+    policy: Policy,
+    /// Members that may not be in their groups: they wait for a policy by which they may.
+    uninvited: BTreeMap<SlotId, (Member, SeqListener)>,
     daemon_user: u32,
     cgroup_root: Root,
     ends: mpsc::Sender<MemberId>,
@@ -38,15 +40,18 @@ struct Serving {
     /// Tells it that its member is gone.
     leave: watch::Sender<bool>,
     containers: Option<watch::Sender<BTreeSet<ContainerId>>>,
+    quota: watch::Sender<Quota>,
+    facts: MemberFacts,
 }
 
 impl Lanes {
     /// None yet; and where the members are told whose lane has ended, however it did.
-    pub(super) fn new(setup: &Setup, shared: Shared) -> (Self, mpsc::Receiver<MemberId>) {
+    pub(super) fn new(setup: &Setup, policy: Policy, shared: Shared) -> (Self, mpsc::Receiver<MemberId>) {
         let (ends, ended) = mpsc::channel(limits::MEMBERS);
         let lanes = Self {
             shared,
-            quota: setup.policy.quota,
+            policy,
+            uninvited: BTreeMap::new(),
             daemon_user: setup.daemon_user,
             cgroup_root: setup.cgroup_root.clone(),
             ends,
@@ -76,10 +81,33 @@ impl Lanes {
                     told.send_replace(containers);
                 }
             }
+            News::Policy(policy) => self.go_by(*policy),
             News::Ending(slot, until) => {
                 if let Some(member) = self.of_slot.get(&slot) {
                     self.shared.owner.apply(None, Input::MemberEnding(*member, until)).log();
                 }
+            }
+        }
+    }
+
+    /// Another policy is in force.
+    fn go_by(&mut self, policy: Policy) {
+        self.policy = policy;
+        let mut strangers = Vec::new();
+        for serving in self.serving.values() {
+            match self.policy.may_be_member(&serving.facts.party()) {
+                Ok(()) => drop(serving.quota.send_replace(self.policy.quota_of(&serving.facts.party()))),
+                Err(refusal) => strangers.push((serving.slot.clone(), refusal)),
+            }
+        }
+        for (slot, refusal) in strangers {
+            error!(%slot, %refusal, "the pod may not be in its group any more");
+            self.end(&slot);
+        }
+        self.shared.owner.apply(None, Input::NewPolicy(Box::new(self.policy.clone()))).log();
+        for (slot, (member, listener)) in std::mem::take(&mut self.uninvited) {
+            if let Err(e) = self.start(member, listener) {
+                error!(%slot, error = %e, "the member's lane could not be started: its slot is not served");
             }
         }
     }
@@ -95,15 +123,22 @@ impl Lanes {
         }
         let id = MemberId(self.last);
         self.last += 1;
-        let Member { slot, pod, uid, group, user, devices, containers } = member;
+        if let Err(refusal) = self.policy.may_be_member(&member.party()) {
+            error!(slot = %member.slot, pod = %member.pod, %refusal, "the pod may not be in its group: its slot is not served");
+            self.uninvited.insert(member.slot.clone(), (member, listener));
+            return Ok(());
+        }
+        let (quota, may_have) = watch::channel(self.policy.quota_of(&member.party()));
+        let Member { slot, pod, uid, group, service_account, user, devices, containers } = member;
         let facts = MemberFacts {
             pod: pod.clone(),
             slot: slot.clone(),
             uid: uid.clone(),
             group: group.clone(),
+            service_account,
             devices: devices.clone(),
         };
-        self.shared.owner.apply(None, Input::MemberJoined(id, facts)).log();
+        self.shared.owner.apply(None, Input::MemberJoined(id, facts.clone())).log();
         let (containers, home) = match containers.map(watch::channel) {
             Some((told, known)) => {
                 (Some(told), Some(Arc::new(Home::new(uid.clone(), known, self.cgroup_root.clone()))))
@@ -119,19 +154,20 @@ impl Lanes {
             group,
             door,
             home,
-            quota: self.quota,
+            quota: may_have,
             devices,
         };
         let (leave, left) = watch::channel(false);
         let started = lane::start(spec, listener, self.shared.clone(), left, self.ends.clone());
         let lane = started.inspect_err(|_| self.shared.owner.apply(None, Input::MemberLeft(id)).log())?;
         self.of_slot.insert(slot.clone(), id);
-        self.serving.insert(id, Serving { lane, slot, leave, containers });
+        self.serving.insert(id, Serving { lane, slot, leave, containers, quota, facts });
         Ok(())
     }
 
     /// Its member is gone: what that held ends, and its lane with it.
     fn end(&mut self, slot: &SlotId) {
+        self.uninvited.remove(slot);
         let Some(id) = self.of_slot.remove(slot) else { return };
         self.shared.owner.apply(None, Input::MemberLeft(id)).log();
         if let Some(serving) = self.serving.get(&id) {

@@ -154,7 +154,7 @@ async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
 }
 
 fn place_for_one_more(context: &Context) -> Result<Place, Refusal> {
-    let limit = context.spec.quota.connections;
+    let limit = context.spec.quota.borrow().connections;
     let places = usize::try_from(limit).unwrap_or(usize::MAX);
     context.connections.take(places).ok_or_else(|| too_many("connections", limit))
 }

@@ -14,9 +14,8 @@ use std::sync::Arc;
 use std::task::{self, Waker};
 use std::time::Instant;
 
-use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
 use gpu_handoff_protocol::message::{Carrier, Publication};
-use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
+use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Lifetime, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -171,9 +170,12 @@ async fn publication(
 /// member's quota say is the registry's.
 fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
     check_range(facts.offset, facts.size, facts.allocation_size)?;
-    let most = Quota { buffers: u64::MAX, bytes: u64::MAX, ..Quota::default() };
-    let widest = Policy { legacy: LegacyRule::WithinNamespace, quota: most };
-    widest.may_publish(&Usage::default(), facts)
+    if facts.lifetime == Lifetime::Pod {
+        return Err(Refusal::new(Code::PolicyDenied)
+            .compared_with("lifetime", "process", "pod")
+            .with_remedy("publish with lifetime process: this version lets no buffer outlive its process, whatever the policy grants"));
+    }
+    Ok(())
 }
 
 async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) -> Result<(), Refusal> {

@@ -175,13 +175,13 @@ fn first_words(
 ) -> io::Result<Vec<Outgoing>> {
     let setup = Setup {
         boot: config.boot.0,
-        policy: config.policy.clone(),
         cgroup_root: config.cgroup_root.clone(),
         gpus,
         awake: config.awake,
         daemon_user: rustix::process::geteuid().as_raw(),
     };
-    let setup = (FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock)]);
+    let policy = Arc::new(super::policy::packed(slots.policy())?);
+    let setup = (FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock), policy]);
     let (members, beside) = slots.first_words(Instant::now());
     let begin = (FromNode::Begin, Vec::new());
     [setup].into_iter().chain(members).chain([begin]).chain(beside).map(slots::packet).collect()

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use super::policy::unpacked;
 use super::words::{Answer, Command, FromBroker, FromNode, Setup};
 use crate::identity::ProcessKey;
 use crate::identity::cgroup::ContainerId;
@@ -24,6 +26,8 @@ use crate::members::Member;
 pub struct Start {
     /// How to serve.
     pub setup: Setup,
+    /// The policy.
+    pub policy: Policy,
     /// The members, each with the listening socket of its slot.
     pub members: Vec<(Member, SeqListener)>,
     /// The folder of the broker's own files: the only place where it may write.
@@ -52,9 +56,10 @@ pub fn take_up() -> anyhow::Result<Start> {
     let (FromNode::Setup(setup), descriptors) = next()? else {
         bail!("the node did not begin with the setup")
     };
-    let Ok([state, lock]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+    let Ok([state, lock, policy]) = <[OwnedFd; 3]>::try_from(descriptors) else {
         bail!("the node's setup lacks a descriptor")
     };
+    let policy = unpacked(vec![policy])?;
     let mut members = Vec::new();
     loop {
         match next()? {
@@ -64,7 +69,7 @@ pub fn take_up() -> anyhow::Result<Start> {
             _ => bail!("the node said something else than members"),
         }
     }
-    Ok(Start { setup, members, state, lock, socket })
+    Ok(Start { setup, policy, members, state, lock, socket })
 }
 
 fn with_socket(member: Member, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<(Member, SeqListener)> {
@@ -84,6 +89,8 @@ pub enum News {
     Containers(SlotId, BTreeSet<ContainerId>),
     /// The pod of this slot is being deleted, and gone at this time.
     Ending(SlotId, Instant),
+    /// Another policy is in force.
+    Policy(Box<Policy>),
 }
 
 fn read(frame: &Frame) -> anyhow::Result<FromNode> {
@@ -233,6 +240,7 @@ impl Line {
                         Ok(FromNode::Ending { slot, within_ms }) => {
                             Ok(News::Ending(slot, Instant::now() + Duration::from_millis(within_ms)))
                         }
+                        Ok(FromNode::Policy) => unpacked(frame.descriptors).map(|policy| News::Policy(Box::new(policy))),
                         Ok(FromNode::Answer { id, outcome }) => {
                             self.deliver(id, outcome, frame.descriptors);
                             continue;

@@ -105,7 +105,7 @@ impl Service {
         match change {
             Change::Join(member, _) => self.looks.give_room(&member.slot),
             Change::Leave(slot, _) => self.looks.take_room(slot),
-            Change::Containers(..) | Change::Ending(..) => {}
+            Change::Containers(..) | Change::Policy(_) | Change::Ending(..) => {}
         }
     }
 

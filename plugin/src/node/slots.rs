@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::SlotId;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket::SeqListener;
 use tokio::sync::{mpsc, oneshot};
+use tracing::error;
 
+use super::policy::packed;
 use super::words::FromNode;
 use crate::config::slot_socket;
 use crate::identity::cgroup::ContainerId;
@@ -33,6 +36,8 @@ pub enum Change {
     Containers(SlotId, BTreeSet<ContainerId>),
     /// Its pod is being deleted, and will be gone by then.
     Ending(SlotId, Instant),
+    /// Another policy is in force.
+    Policy(Arc<Policy>),
 }
 
 /// Why a member cannot come.
@@ -67,6 +72,7 @@ pub(super) struct Slots {
     run_dir: PathBuf,
     slots: BTreeMap<SlotId, Slot>,
     changes: mpsc::Receiver<Change>,
+    policy: Arc<Policy>,
 }
 
 /// A member's slot. Its socket is removed with it.
@@ -89,10 +95,11 @@ impl Drop for Slot {
 pub(super) type Word = (FromNode, Vec<Arc<OwnedFd>>);
 
 impl Slots {
-    /// None yet. Members that come and go are told of through what comes along.
-    pub(super) fn new(run_dir: &Path) -> (Self, mpsc::Sender<Change>) {
+    /// None yet. Members that come and go, and other policies, are told of through what comes along.
+    pub(super) fn new(run_dir: &Path, policy: Policy) -> (Self, mpsc::Sender<Change>) {
+        let policy = Arc::new(policy);
         let (changes, told) = mpsc::channel(limits::NODE_NEWS);
-        (Self { run_dir: run_dir.to_path_buf(), slots: BTreeMap::new(), changes: told }, changes)
+        (Self { run_dir: run_dir.to_path_buf(), slots: BTreeMap::new(), changes: told, policy }, changes)
     }
 
     /// What a broker that begins is told of the members: first those that there are, then, after its start, what is known of them beside.
@@ -100,6 +107,11 @@ impl Slots {
         let member = |slot: &Slot| (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
         let ending = |slot: &Slot| slot.ending.map(|until| ending(&slot.member.slot, until, now));
         (self.slots.values().map(member).collect(), self.slots.values().filter_map(ending).collect())
+    }
+
+    /// The policy that is in force.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The next change, when there is one. Safe to cancel.
@@ -132,6 +144,16 @@ impl Slots {
             Change::Containers(slot, containers) => {
                 self.slots.get_mut(&slot)?.member.containers = Some(containers.clone());
                 Some((FromNode::Containers { slot, containers }, Vec::new()))
+            }
+            Change::Policy(policy) => {
+                self.policy = policy;
+                match packed(&self.policy) {
+                    Ok(file) => Some((FromNode::Policy, vec![Arc::new(file)])),
+                    Err(e) => {
+                        error!(error = %e, "the broker could not be told of another policy: it goes by the one before it until its next start");
+                        None
+                    }
+                }
             }
             Change::Ending(slot, until) => {
                 self.slots.get_mut(&slot)?.ending = Some(until);
@@ -225,7 +247,7 @@ mod tests {
     #[test]
     fn a_slot_comes_once_and_goes_with_its_socket() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut slots, _changes) = Slots::new(folder.path());
+        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
         let (told, made) = join(&mut slots, member("p-1", "u"));
         let socket = made.unwrap().join("slot.sock");
         assert!(told && socket.exists());
@@ -246,7 +268,7 @@ mod tests {
     #[test]
     fn a_broker_that_begins_later_is_told_what_has_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut slots, _changes) = Slots::new(folder.path());
+        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
         assert!(join(&mut slots, member("p-1", "u")).1.is_ok());
         let id: ContainerId = "a".repeat(64).parse().unwrap();
         let slot: SlotId = "p-1".parse().unwrap();

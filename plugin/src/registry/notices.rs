@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
-use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferInfo, Code, Refusal};
 
 use super::named::Named;
 use super::sets::Versions;
@@ -24,6 +24,7 @@ impl Registry {
         g.watchers.insert((session, request));
         let named = g.names.values().flat_map(Named::buffers);
         let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
+        live.retain(|id| self.buffers.get(id).is_some_and(|buffer| self.sees(session, buffer)));
         live.sort_by_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
         for id in live {
             if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
@@ -37,7 +38,9 @@ impl Registry {
     fn may_watch(&self, session: SessionId) -> Result<(), Refusal> {
         let Some(group) = self.group_of(session).and_then(|g| self.groups.get(g)) else { return Ok(()) };
         let (first, last) = ((session, RequestId::MIN), (session, RequestId::MAX));
-        let (limit, open) = (self.policy.quota.watches, group.watchers.range(first..=last).count() as u64);
+        let Some(party) = self.party_of(session) else { return Ok(()) };
+        let (limit, open) =
+            (self.policy.quota_of(&party).watches, group.watchers.range(first..=last).count() as u64);
         if open < limit {
             return Ok(());
         }
@@ -51,8 +54,12 @@ impl Registry {
         self.groups.get_mut(&group).is_some_and(|g| g.watchers.remove(&(session, request)))
     }
 
-    pub(super) fn tell_watchers(&mut self, group: &GroupKey, event: &Event) {
-        let Some(watchers) = self.groups.get(group).map(|g| g.watchers.clone()) else { return };
+    /// Tells those that watch the buffer's group and may know of it.
+    pub(super) fn tell_watchers(&mut self, id: BufferId, event: &Event) {
+        let Some(buffer) = self.buffers.get(&id) else { return };
+        let Some(group) = self.groups.get(&*buffer.group) else { return };
+        let sees = |(session, _): &&(SessionId, RequestId)| self.sees(*session, buffer);
+        let watchers: Vec<_> = group.watchers.iter().filter(sees).copied().collect();
         for (session, request) in watchers {
             self.reply(session, request, BrokerBody::Event(event.clone()));
         }
@@ -61,13 +68,12 @@ impl Registry {
     /// Tells watchers, the owner, and everybody who was ever given the buffer.
     pub(super) fn tell_all(&mut self, id: BufferId, event: &Event) {
         let Some(buffer) = self.buffers.get(&id) else { return };
-        let group = buffer.group.clone();
         let told = buffer.given.iter().chain(buffer.owner);
         let concerned: BTreeSet<SessionId> = told.filter(|s| self.sessions.contains_key(s)).collect();
         for session in concerned {
             self.reply(session, NOTICE, BrokerBody::Event(event.clone()));
         }
-        self.tell_watchers(&group, event);
+        self.tell_watchers(id, event);
     }
 }
 

@@ -40,6 +40,7 @@ impl Registry {
     pub(super) fn member_ending(&mut self, member: MemberId, until: Instant, now: Instant) {
         let Some(m) = self.members.get_mut(&member) else { return };
         m.is_ending = true;
+        let until = until.min(now + self.policy.retire_deadline_of(&m.facts.pod.namespace));
         let sessions = m.sessions.clone();
         let of_session = |session| self.sessions.get(&session).map(|s| s.published.clone());
         let published: Vec<_> = sessions.into_iter().filter_map(of_session).flatten().collect();
@@ -62,6 +63,8 @@ impl Registry {
         let Some(left) = self.members.remove(&member) else { return };
         if let Some(group) = self.groups.get_mut(&left.facts.group) {
             group.members -= 1;
+            // What others still lease of it is nobody's to answer for any more.
+            subtract(&mut group.usage, &left.usage);
             if group.members == 0 {
                 self.groups.remove(&left.facts.group);
             }
@@ -99,4 +102,12 @@ impl Registry {
         }
         self.take_apart(now);
     }
+}
+
+fn subtract(from: &mut Usage, what: &Usage) {
+    from.buffers -= what.buffers;
+    from.bytes -= what.bytes;
+    from.pod_lifetime_bytes -= what.pod_lifetime_bytes;
+    from.leases -= what.leases;
+    from.descriptors -= what.descriptors;
 }

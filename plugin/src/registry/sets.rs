@@ -100,8 +100,9 @@ impl Registry {
             None => Ok(()),
             Some(holder) => {
                 let wanted = format!("{name} free, or held by the publishing pod");
-                let pod = self.members.get(&holder).map_or_else(String::new, |m| m.facts.pod.to_string());
-                Err(Refusal::new(Code::NameTaken).compared_with("set", wanted, format!("held by pod {pod}")))
+                let pod = self.members.get(&holder).map(|m| &m.facts.pod);
+                let found = pod.map_or_else(String::new, |pod| self.holder_for(member, holder, pod));
+                Err(Refusal::new(Code::NameTaken).compared_with("set", wanted, found))
             }
         }
     }
@@ -121,7 +122,7 @@ impl Registry {
         until: Option<Instant>,
     ) {
         let Some(group) = self.group_of(session).cloned() else { return };
-        if !self.must_wait(&group, &wanted, until) {
+        if !self.must_wait(session, &group, &wanted, until) {
             self.settle_set(session, request, &wanted, Code::NotFound);
             return;
         }
@@ -133,8 +134,14 @@ impl Registry {
     }
 
     /// Whether the set may still come: it is waited for, or being restored.
-    fn must_wait(&self, group: &GroupKey, wanted: &WantedSet, until: Option<Instant>) -> bool {
-        match self.find_set(group, wanted) {
+    fn must_wait(
+        &self,
+        session: SessionId,
+        group: &GroupKey,
+        wanted: &WantedSet,
+        until: Option<Instant>,
+    ) -> bool {
+        match self.find_set(session, group, wanted) {
             Some((set, _)) => self.expects_newer(group, set_tag(&wanted.name), set.generation),
             None => until.is_some() || self.expects_newer(group, set_tag(&wanted.name), wanted.newer_than),
         }
@@ -147,8 +154,18 @@ impl Registry {
         versions.newest(above).find(|(_, version)| stays(version))
     }
 
-    fn find_set(&self, group: &GroupKey, wanted: &WantedSet) -> Option<(SetInfo, Vec<BufferId>)> {
+    /// The newest version, if the session may know of it: all of a set is one pod's.
+    fn find_set(
+        &self,
+        session: SessionId,
+        group: &GroupKey,
+        wanted: &WantedSet,
+    ) -> Option<(SetInfo, Vec<BufferId>)> {
         let (generation, version) = self.newest_version(group, &wanted.name, wanted.newer_than)?;
+        let sees = |id| self.buffers.get(id).is_some_and(|buffer| self.sees(session, buffer));
+        if !version.buffers.values().all(sees) {
+            return None;
+        }
         let info = SetInfo { name: wanted.name.clone(), generation, total: version.total };
         Some((info, version.buffers.values().copied().collect()))
     }
@@ -169,7 +186,8 @@ impl Registry {
         missing: Code,
     ) -> Result<(SetInfo, Vec<Grant>), Refusal> {
         let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        let (set, ids) = self.find_set(&group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
+        let (set, ids) =
+            self.find_set(session, &group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
         let importer = Importer { session, device: wanted.device };
         self.may_lease_all(importer, &ids)?;
         let mut grants = Vec::with_capacity(ids.len());
@@ -192,7 +210,7 @@ impl Registry {
     fn may_lease_all(&self, importer: Importer, ids: &[BufferId]) -> Result<(), Refusal> {
         let member = self.sessions.get(&importer.session).and_then(|s| self.members.get(&s.facts.member));
         let member = member.ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        self.policy.may_lease(&self.held_by(member), ids.len() as u64)?;
+        self.policy.may_lease(&member.facts.party(), &self.held_by(member), ids.len() as u64)?;
         ids.iter().try_for_each(|id| {
             self.may_import(importer, *id)?;
             self.has_seat(*id)
@@ -222,7 +240,7 @@ impl Registry {
 
     fn settle_set_wait(&mut self, key: (SessionId, RequestId)) {
         let Some((group, wanted, until)) = self.set_waits.wanted(key) else { return };
-        if !self.must_wait(group, wanted, until) {
+        if !self.must_wait(key.0, group, wanted, until) {
             self.end_set_wait(key, Code::NotFound);
         }
     }

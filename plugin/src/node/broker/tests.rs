@@ -8,7 +8,7 @@ use super::*;
 use crate::identity::cgroup::Root;
 
 fn slots() -> Slots {
-    Slots::new("/nowhere".as_ref()).0
+    Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
 }
 
 /// A broker that was taken over: we speak for it. Its process just lives.
@@ -17,6 +17,7 @@ fn taken_over() -> (Broker, Service, SeqPacket) {
         awake: 0,
         run_dir: "/nowhere".into(),
         policy: serde_json::from_str("{}").unwrap(),
+        policy_file: None,
         cgroup_root: Root::default(),
         members: Vec::new(),
         boot: BootTag(7),
