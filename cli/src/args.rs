@@ -51,6 +51,13 @@ pub enum Command {
     /// Add to pods what they ask for by their annotations, as the admission webhook does; needs no daemon
     #[cfg(feature = "inject")]
     Inject(crate::inject::InjectArgs),
+    /// Check a policy, and ask what it says of two pods; needs no daemon
+    #[cfg(feature = "policy")]
+    Policy {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: crate::policy::PolicyCommand,
+    },
 }
 
 /// How a result is written.

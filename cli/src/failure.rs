@@ -27,6 +27,9 @@ pub enum Failure {
     /// Pods were denied, or could not be read.
     #[cfg(feature = "inject")]
     Inject(crate::inject::InjectFailure),
+    /// The answer of a policy was no, or there was none.
+    #[cfg(feature = "policy")]
+    Policy(crate::policy::PolicyFailure),
 }
 
 impl Failure {
@@ -48,6 +51,8 @@ impl Failure {
             Self::UnknownCode { .. } => 2,
             #[cfg(feature = "inject")]
             Self::Inject(failure) => failure.number(),
+            #[cfg(feature = "policy")]
+            Self::Policy(failure) => failure.number(),
         }
     }
 }
@@ -89,6 +94,8 @@ impl fmt::Display for Failure {
             Self::Write(error) => writeln!(f, "error: write the result: {error}"),
             #[cfg(feature = "inject")]
             Self::Inject(failure) => failure.write(f),
+            #[cfg(feature = "policy")]
+            Self::Policy(failure) => failure.write(f),
         }
     }
 }
@@ -123,6 +130,8 @@ impl Error for Failure {
             Self::UnknownCode { .. } => None,
             #[cfg(feature = "inject")]
             Self::Inject(error) => error.source(),
+            #[cfg(feature = "policy")]
+            Self::Policy(error) => error.source(),
         }
     }
 }
@@ -131,6 +140,13 @@ impl Error for Failure {
 impl From<crate::inject::InjectFailure> for Failure {
     fn from(failure: crate::inject::InjectFailure) -> Self {
         Self::Inject(failure)
+    }
+}
+
+#[cfg(feature = "policy")]
+impl From<crate::policy::PolicyFailure> for Failure {
+    fn from(failure: crate::policy::PolicyFailure) -> Self {
+        Self::Policy(failure)
     }
 }
 

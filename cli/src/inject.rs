@@ -1,7 +1,7 @@
 //! `gpu-handoff inject`: what the admission webhook would add to pods, to files.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -10,13 +10,15 @@ use gpu_handoff_protocol::Namespace;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::files::{self, FileError, shown};
 use crate::limits;
-use documents::{Document, DocumentError};
+use documents::Document;
+pub use documents::DocumentError;
 use objects::{Denied, Injector};
 
-mod documents;
+pub(crate) mod documents;
 mod objects;
-mod templates;
+pub(crate) mod templates;
 mod yaml;
 
 /// What to inject, and how.
@@ -56,15 +58,9 @@ pub enum InjectFailure {
     /// Pods asked for what they cannot have.
     #[error("denied")]
     Denied(Vec<Denied>),
-    /// A file could not be read.
-    #[error("read {0}")]
-    Read(String, #[source] io::Error),
-    /// A file is larger than any may be.
-    #[error("{file} has more than {limit} bytes", limit = limits::INPUT_BYTES)]
-    TooLarge {
-        /// Which one.
-        file: String,
-    },
+    /// A file could not be read, or is larger than any may be.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A document is not what it should be.
     #[error("{0} cannot be read")]
     Document(String, #[source] DocumentError),
@@ -109,7 +105,7 @@ pub(crate) fn run(args: InjectArgs, out: &mut dyn Write, err: &mut dyn Write) ->
     let InjectArgs { filename, namespace, settings, image, output } = args;
     let settings = read_settings(settings.as_deref(), image)?;
     let name = shown(&filename);
-    let text = read(&filename)?;
+    let text = files::read(&filename, limits::INPUT_BYTES).map_err(InjectFailure::File)?;
     let documents = documents::read(&text).map_err(|e| InjectFailure::Document(name, e))?;
     let mut injector = Injector::new(settings, namespace);
     let injected: Result<Vec<_>, InjectFailure> = documents
@@ -163,7 +159,7 @@ fn write_json(injected: Vec<(Document<'_>, Option<Value>)>, out: &mut dyn Write)
 fn read_settings(path: Option<&Path>, image: Option<String>) -> Result<Settings, InjectFailure> {
     let mut settings = match path {
         Some(path) => {
-            let text = read(path)?;
+            let text = files::read(path, limits::INPUT_BYTES)?;
             serde_yaml::from_str(&text).map_err(|e| InjectFailure::SettingsForm(shown(path), e))?
         }
         None => Settings::with_image(""),
@@ -171,27 +167,4 @@ fn read_settings(path: Option<&Path>, image: Option<String>) -> Result<Settings,
     settings.image = image.unwrap_or(settings.image);
     settings.check().map_err(InjectFailure::Settings)?;
     Ok(settings)
-}
-
-/// The text of a file, or of standard input.
-fn read(path: &Path) -> Result<String, InjectFailure> {
-    let failed = |e| InjectFailure::Read(shown(path), e);
-    let mut text = String::new();
-    let mut limited = |source: &mut dyn Read| source.take(limits::INPUT_BYTES + 1).read_to_string(&mut text);
-    let bytes = match is_standard_input(path) {
-        true => limited(&mut io::stdin().lock()),
-        false => std::fs::File::open(path).and_then(|mut file| limited(&mut file)),
-    };
-    if bytes.map_err(failed)? as u64 > limits::INPUT_BYTES {
-        return Err(InjectFailure::TooLarge { file: shown(path) });
-    }
-    Ok(text)
-}
-
-fn is_standard_input(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-fn shown(path: &Path) -> String {
-    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
 }

@@ -1,5 +1,5 @@
 //! The `gpu-handoff` command: what a pod sees of its buffers, what a refusal means, and, outside of pods, what pods need
-//! to take part.
+//! to take part and what a policy lets them do.
 //!
 //! Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable. No command loads CUDA.
 
@@ -7,11 +7,15 @@ mod args;
 mod explain;
 mod failure;
 #[cfg(feature = "inject")]
+mod files;
+#[cfg(feature = "inject")]
 mod inject;
 #[cfg(feature = "inject")]
 mod limits;
 mod list;
 mod output;
+#[cfg(feature = "policy")]
+mod policy;
 mod watch;
 mod whoami;
 
@@ -20,7 +24,11 @@ use std::io::Write;
 pub use args::{Args, Command, Format};
 pub use failure::Failure;
 #[cfg(feature = "inject")]
-pub use inject::{InjectArgs, InjectFailure};
+pub use files::FileError;
+#[cfg(feature = "inject")]
+pub use inject::{DocumentError, InjectArgs, InjectFailure};
+#[cfg(feature = "policy")]
+pub use policy::{PolicyCommand, PolicyFailure};
 
 /// Runs one command and writes its result to `out`.
 ///
@@ -36,6 +44,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Explain { code, output } => explain::run(code.as_deref(), output, out),
         #[cfg(feature = "inject")]
         Command::Inject(args) => inject::run(args, out, &mut std::io::stderr()),
+        #[cfg(feature = "policy")]
+        Command::Policy { command } => policy::run(command, out),
     };
     match outcome {
         // Whoever read our output has read enough.
