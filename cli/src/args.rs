@@ -12,9 +12,9 @@ pub struct Args {
     /// The pod's socket
     #[arg(long, global = true, env = "GPU_HANDOFF_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// How a result is written; json of `watch`: one object a line
-    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    pub output: Format,
+    /// How a result is written; json of `watch`: one object a line; yaml for Kubernetes objects alone
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -31,21 +31,44 @@ pub enum Command {
     Watch,
     /// Show who the node takes this pod for
     Whoami,
-    /// Explain a refusal's code, or list all codes; needs no daemon
+    /// Explain the code of a refusal or denial, or list all codes; needs no daemon
     Explain {
         /// The code, such as NOT_FOUND, or its number
         code: Option<String>,
     },
+    /// Add to pods what they ask for by their annotations, as the admission webhook does; needs no daemon
+    #[cfg(feature = "inject")]
+    Inject(crate::inject::InjectArgs),
+    /// Check a policy, and ask what it says of two pods; needs no daemon
+    #[cfg(feature = "policy")]
+    Policy {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: crate::policy::PolicyCommand,
+    },
 }
 
 /// How a result is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people: sentences and tables.
-    #[default]
     Text,
     /// For programs.
     Json,
+    /// Kubernetes objects, a document for each.
+    Yaml,
+}
+
+impl Format {
+    /// The name on the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+            Self::Yaml => "yaml",
+        }
+    }
 }
 
 #[cfg(test)]

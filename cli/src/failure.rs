@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use gpu_handoff_client::{ClientError, Code};
 
+use crate::Format;
+
 /// Why a command failed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -20,8 +22,21 @@ pub enum Failure {
         /// The name that may have been meant.
         nearest: Option<&'static str>,
     },
+    /// The command does not write its result in this format.
+    Format {
+        /// What was asked for.
+        asked: Format,
+        /// What it has.
+        formats: [Format; 2],
+    },
     /// The result could not be written.
     Write(io::Error),
+    /// Pods were denied, or could not be read.
+    #[cfg(feature = "inject")]
+    Inject(crate::inject::InjectFailure),
+    /// The answer of a policy was no, or there was none.
+    #[cfg(feature = "policy")]
+    Policy(crate::policy::PolicyFailure),
 }
 
 impl Failure {
@@ -40,7 +55,11 @@ impl Failure {
             ) => 3,
             Self::Client(error) if is_unreachable(error.code()) => 3,
             Self::Client(_) | Self::Write(_) => 1,
-            Self::UnknownCode { .. } => 2,
+            Self::UnknownCode { .. } | Self::Format { .. } => 2,
+            #[cfg(feature = "inject")]
+            Self::Inject(failure) => failure.number(),
+            #[cfg(feature = "policy")]
+            Self::Policy(failure) => failure.number(),
         }
     }
 }
@@ -60,7 +79,15 @@ impl fmt::Display for Failure {
                 let meant = nearest.map(|code| format!("did you mean {code}? ")).unwrap_or_default();
                 writeln!(f, "  remedy: {meant}`gpu-handoff explain` and docs/refusals.md list all codes")
             }
+            Self::Format { asked, formats: [one, other] } => {
+                let [asked, one, other] = [asked, one, other].map(|format| format.as_str());
+                writeln!(f, "error: this command does not write {asked}, but {one} or {other}")
+            }
             Self::Write(error) => writeln!(f, "error: write the result: {error}"),
+            #[cfg(feature = "inject")]
+            Self::Inject(failure) => failure.write(f),
+            #[cfg(feature = "policy")]
+            Self::Policy(failure) => failure.write(f),
         }
     }
 }
@@ -92,8 +119,26 @@ impl Error for Failure {
         match self {
             Self::Client(error) => Some(error),
             Self::Write(error) => Some(error),
-            Self::UnknownCode { .. } => None,
+            Self::UnknownCode { .. } | Self::Format { .. } => None,
+            #[cfg(feature = "inject")]
+            Self::Inject(error) => error.source(),
+            #[cfg(feature = "policy")]
+            Self::Policy(error) => error.source(),
         }
+    }
+}
+
+#[cfg(feature = "inject")]
+impl From<crate::inject::InjectFailure> for Failure {
+    fn from(failure: crate::inject::InjectFailure) -> Self {
+        Self::Inject(failure)
+    }
+}
+
+#[cfg(feature = "policy")]
+impl From<crate::policy::PolicyFailure> for Failure {
+    fn from(failure: crate::policy::PolicyFailure) -> Self {
+        Self::Policy(failure)
     }
 }
 

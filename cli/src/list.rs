@@ -23,8 +23,10 @@ pub(crate) fn run(client: &Client, format: Format, out: &mut dyn Write) -> Resul
             let buffers = buffers.iter().map(BufferJson::from).collect();
             output::json(out, &ListJson { group: group.into(), buffers })
         }
-        Format::Text if buffers.is_empty() => Ok(writeln!(out, "no buffers in group {group}")?),
-        Format::Text => Ok(output::table(out, &rows(&buffers))?),
+        Format::Text | Format::Yaml if buffers.is_empty() => {
+            Ok(writeln!(out, "no buffers in group {group}")?)
+        }
+        Format::Text | Format::Yaml => Ok(output::table(out, &rows(&buffers))?),
     }
 }
 

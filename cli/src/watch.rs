@@ -49,7 +49,7 @@ pub(crate) fn run(client: &Client, format: Format, out: &mut dyn Write) -> Resul
         let event = event?;
         match format {
             Format::Json => output::json_line(out, &EventJson::from(&event))?,
-            Format::Text => {
+            Format::Text | Format::Yaml => {
                 writeln!(out, "{}", sentence(&event, &mut names))?;
                 out.flush()?;
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use gpu_handoff_policy::LegacyRule;
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::{BootTag, Instance};
 use gpu_handoff_sys::filter::{self, Held};
@@ -19,21 +19,25 @@ use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::awake::Room;
 use crate::config::descriptor_limit;
 use crate::gpu::{Gpus, Starter, Workers};
-use crate::identity::{self, Door};
+use crate::identity;
 use crate::journal::{Holder, Journal, StateDir};
-use crate::lane::{self, Lane, LaneSpec, Shared};
+use crate::lane::{self, Lane, Shared};
 use crate::limits;
-use crate::members::StaticMember;
-use crate::node::client::{AskError, DeviceNodes, Line, NodeClient, Start, take_up};
+use crate::members::Member;
+use crate::node::client::{AskError, DeviceNodes, Line, News, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::receipts::Sealer;
-use crate::registry::{BootClock, Capacity, Input, MemberFacts, MemberId, Past, Registry, Topology};
+use crate::registry::{BootClock, Capacity, Input, MemberId, Past, Registry, Topology};
+
+mod lanes;
+
+use lanes::Lanes;
 
 /// Serves what the node at the other end of standard input says, until that wants it to stop.
 ///
@@ -52,7 +56,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
-    let Start { setup, members, state, lock: _lock, socket } = start;
+    let Start { setup, policy, members, state, lock: _lock, socket } = start;
     let (line, node) = Line::new(socket)?;
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
@@ -62,7 +66,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
     let has_ended = |holder: Holder| identity::has_ended_since(holder.pid, holder.started);
     let past = Past { found: found.without_those_that_have_ended(has_ended), clock: boot_clock() };
-    let registry = Registry::new(setup.policy.clone(), capacity, boot, RandomState::new(), past);
+    let registry = Registry::new(policy.clone(), capacity, boot, RandomState::new(), past);
     let owner = Owner::new(registry, Some(journal));
     let shared = Shared {
         owner: Arc::clone(&owner),
@@ -79,8 +83,11 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     };
     // Without members nobody else could ever ask for a worker, and their supervisor would end.
     let _asks_for_workers = shared.workers.clone();
-    let (ends, mut ended) = mpsc::channel(members.len().max(1));
-    let lanes = start_lanes(&setup, members, &shared, &ends)?;
+    let (mut lanes, mut ended) = Lanes::new(&setup, policy.clone(), shared.clone());
+    for (member, listener) in members {
+        let slot = member.slot.clone();
+        lanes.start(member, listener).with_context(|| format!("serve slot {slot}"))?;
+    }
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
     tasks.spawn(workers.run(stopped));
@@ -88,15 +95,14 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     if setup.gpus.len() > 1 {
         in_background.spawn(survey(node.clone(), shared.clone()));
     }
-    if setup.policy.legacy != LegacyRule::Deny {
-        in_background.spawn(prove_pid_word(node, shared.clone()));
-    }
-    drop(shared);
+    let mut unproven = Some((node, shared));
+    prove_if_needed(&policy, &mut unproven, &mut in_background);
     line.say_ready().await.context("tell the node")?;
     let (stop, mut stop_asked) = oneshot::channel();
+    let (news, mut told) = mpsc::channel(limits::NODE_NEWS);
     // Carries commands to the last: it ends with the process.
     let mut lines = JoinSet::new();
-    lines.spawn(line.run(stop));
+    lines.spawn(line.run(stop, news));
     info!(members = lanes.len(), descriptors, "the broker serves");
     let broken = loop {
         tokio::select! {
@@ -106,13 +112,20 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
             },
             // Without one of these the broker would go on and answer nobody: it ends, to be started again.
             _ = tasks.join_next() => break Some("the registry's clock or the supervisor of the gpu worker has broken off; the log says more"),
-            Some(member) = ended.recv() => lost_member(member, &lanes, &owner),
+            Some(member) = ended.recv() => lanes.has_ended(member),
+            Some(news) = told.recv() => {
+                if let News::Policy(policy) = &news {
+                    prove_if_needed(policy, &mut unproven, &mut in_background);
+                }
+                lanes.hear(news);
+            }
         }
     };
     // What is alive now stays alive for the next broker, however the connections end from here on.
     owner.stop();
+    drop(unproven);
     stopping.send_replace(true);
-    wind_down(tasks, lanes).await?;
+    wind_down(tasks, lanes.into_threads()).await?;
     match broken {
         Some(why) => bail!(why),
         None => Ok(()),
@@ -120,7 +133,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
 }
 
 /// The GPUs that are known without asking the driver: the node's, and those that its members were given, such as MIG instances.
-fn known_gpus(setup: &Setup, members: &[(StaticMember, SeqListener)]) -> Gpus {
+fn known_gpus(setup: &Setup, members: &[(Member, SeqListener)]) -> Gpus {
     let given = members.iter().flat_map(|(member, _)| member.devices.iter().flatten());
     Gpus::new(setup.gpus.iter().copied(), given.copied())
 }
@@ -137,16 +150,6 @@ fn draw_instance() -> anyhow::Result<Instance> {
     let mut random = [0; Instance::BYTES];
     getrandom::fill(&mut random).context("the kernel gives no random numbers")?;
     Ok(Instance::from_bytes(random))
-}
-
-/// A member without its lane can neither be heard nor told anything: what it held ends, the others go on.
-fn lost_member(member: MemberId, lanes: &[(MemberId, Lane)], owner: &Owner) {
-    let pod = lanes.iter().find(|(id, _)| *id == member).map(|(_, lane)| lane.pod.to_string());
-    error!(
-        pod,
-        "the member's lane has broken off: its buffers and leases end, its slot is not served any more"
-    );
-    owner.apply(None, Input::MemberLeft(member)).log();
 }
 
 /// Waits for tasks and threads, but not for ever: a lane may be stuck in a stranger's descriptor.
@@ -169,41 +172,6 @@ async fn wind_down(mut tasks: JoinSet<()>, lanes: Vec<(MemberId, Lane)>) -> anyh
         }
     }
     Ok(())
-}
-
-fn start_lanes(
-    setup: &Setup,
-    members: Vec<(StaticMember, SeqListener)>,
-    shared: &Shared,
-    ends: &mpsc::Sender<MemberId>,
-) -> anyhow::Result<Vec<(MemberId, Lane)>> {
-    let mut lanes = Vec::with_capacity(members.len());
-    for (number, (member, listener)) in (0..).zip(members) {
-        let id = MemberId(number);
-        let (pod, group) = (member.pod(), member.group());
-        let facts = MemberFacts {
-            pod: pod.clone(),
-            slot: member.slot.clone(),
-            uid: member.uid(),
-            group: group.clone(),
-            devices: member.devices.clone(),
-        };
-        shared.owner.apply(None, Input::MemberJoined(id, facts)).log();
-        let spec = LaneSpec {
-            member: id,
-            pod,
-            slot: member.slot.clone(),
-            uid: member.uid(),
-            group,
-            door: Door { user: member.user, daemon: setup.daemon_user },
-            quota: setup.policy.quota,
-            devices: member.devices.clone(),
-        };
-        let lane = lane::start(spec, listener, shared.clone(), ends.clone())
-            .with_context(|| format!("serve slot {}", member.slot))?;
-        lanes.push((id, lane));
-    }
-    Ok(lanes)
 }
 
 /// Raises the soft limit and lets the descriptor table grow to it now: growing it later, with threads running, would
@@ -240,6 +208,19 @@ async fn surveyed(node: &NodeClient) -> Option<Topology> {
     }
 }
 
+/// Begins the self-test of legacy handles as soon as a policy allows some.
+fn prove_if_needed(
+    policy: &Policy,
+    unproven: &mut Option<(NodeClient, Shared)>,
+    in_background: &mut JoinSet<()>,
+) {
+    if policy.has_legacy()
+        && let Some((node, shared)) = unproven.take()
+    {
+        in_background.spawn(prove_pid_word(node, shared));
+    }
+}
+
 /// Has the node try once, in the background, whether legacy handles may be cured on this driver.
 async fn prove_pid_word(node: NodeClient, shared: Shared) {
     let mut stop = shared.stop.clone();
@@ -273,7 +254,7 @@ mod tests {
         let (ours, theirs) = SeqPacket::pair().unwrap();
         let (line, client) = Line::new(ours).unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.run(oneshot::channel().0));
+        tasks.spawn(line.run(oneshot::channel().0, mpsc::channel(1).0));
         let node = AsyncSeqPacket::new(theirs).unwrap();
         let answers = async {
             for outcome in [Err("the driver is busy".to_owned()), Ok(Answer::Surveyed(Topology::default()))] {

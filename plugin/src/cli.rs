@@ -31,6 +31,8 @@ pub struct Args {
 enum Mode {
     /// Serve this node's members.
     Node(NodeArgs),
+    /// Answer the API server about new pods: add what those need that take part.
+    Webhook(gpu_handoff_webhook::Args),
     /// Hear and answer the members. The node starts this itself, with its line as standard input.
     #[command(hide = true)]
     Broker,
@@ -67,7 +69,20 @@ pub struct NodeArgs {
     pub state_dir: Option<PathBuf>,
     /// The members, for a laptop or bare containers: a JSON file, as README.md shows it.
     #[arg(long, env = "GPU_HANDOFF_STATIC_MEMBERS")]
-    pub static_members: PathBuf,
+    pub static_members: Option<PathBuf>,
+    /// The node's name in Kubernetes: its kubelet says who the members are.
+    #[arg(long, env = "GPU_HANDOFF_NODE_NAME", conflicts_with = "static_members")]
+    pub node_name: Option<String>,
+    /// The kubelet's root folder, as the kubelet itself calls it.
+    #[arg(long, env = "GPU_HANDOFF_KUBELET_ROOT", default_value = "/var/lib/kubelet")]
+    pub kubelet_root: PathBuf,
+    /// What tells this instance from every other: its pod's UID.
+    #[arg(long, env = "GPU_HANDOFF_INSTANCE")]
+    pub instance: Option<String>,
+    /// The policy: YAML, see `docs/policy.md`. It is read again when it changes; one that is none is refused, and the one
+    /// before it stays in force. Default: what the members' file says, or else nothing beside the built-in rules.
+    #[arg(long, env = "GPU_HANDOFF_POLICY")]
+    pub policy: Option<PathBuf>,
     /// The kubelet's socket. Where it exists, a kubelet knows the members, and static ones are refused.
     #[arg(
         long,
@@ -132,6 +147,10 @@ impl Args {
                     return node::first::run();
                 }
                 node::run(config)
+            }
+            Mode::Webhook(args) => {
+                gpu_handoff_logs::init(log_format)?;
+                Ok(gpu_handoff_webhook::run(args.into())?)
             }
             Mode::Broker => {
                 gpu_handoff_logs::init(log_format)?;

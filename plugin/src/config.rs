@@ -11,7 +11,9 @@ use gpu_handoff_sys::unprivileged::{User, can_become};
 use rustix::process::Resource;
 
 use crate::cli::{BrokerUser, NodeArgs};
-use crate::members::{self, MembersError, StaticMember};
+use crate::identity::cgroup::Root;
+use crate::members::{self, MembersError, StaticMember, StaticMembers};
+use crate::node::policy::{PolicyFile, PolicyFileError};
 use crate::{awake, limits};
 
 /// Where the kernel tells its boot id.
@@ -41,8 +43,10 @@ fn check_socket_path(path: PathBuf) -> Result<(), ConfigError> {
 pub struct Config {
     /// Where slots and the daemon's own files are.
     pub run_dir: PathBuf,
-    /// The policy.
+    /// The policy that is in force first.
     pub policy: Policy,
+    /// Its file, where it has one of its own.
+    pub policy_file: Option<PolicyFile>,
     /// The members.
     pub members: Vec<StaticMember>,
     /// The node's boot.
@@ -51,6 +55,10 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Whom broker and workers run as; `None`: as the node.
     pub user: Option<User>,
+    /// The kubelet, where one runs this node: it says who the members are.
+    pub kubelet: Option<KubeletConfig>,
+    /// Where the pods of this node are among the groups of its processes.
+    pub cgroup_root: Root,
     /// Where the NVIDIA driver's part of `/proc` is.
     pub nvidia_proc_root: PathBuf,
     /// Where the NVIDIA driver's devices are.
@@ -63,12 +71,39 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
+/// The kubelet of this node, and who this is to it.
+#[derive(Debug, Clone)]
+pub struct KubeletConfig {
+    /// Its root folder.
+    pub root: PathBuf,
+    /// The node's name.
+    pub node: String,
+    /// What tells this instance of the plugin from others.
+    pub instance: String,
+    /// Where slots are, and what is on record of them.
+    pub run_dir: PathBuf,
+}
+
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The members file cannot be used.
     #[error("the static members cannot be used")]
     Members(#[from] MembersError),
+    /// Nobody says who the members are.
+    #[error(
+        "nobody says who the members are: name the node (--node-name) where a kubelet runs it, or a file (--static-members)"
+    )]
+    NoMembers,
+    /// The policy's file cannot be used.
+    #[error("the policy cannot be used")]
+    Policy(#[from] PolicyFileError),
+    /// There are two policies.
+    #[error("the members' file has a policy, and --policy names {}: only one of them can be in force", path.display())]
+    TwoPolicies {
+        /// The policy's file.
+        path: PathBuf,
+    },
     /// A kubelet runs this node.
     #[error(
         "static members are refused: a kubelet runs this node (its socket {} exists), and only it knows which pod is which",
@@ -131,24 +166,37 @@ impl Config {
     /// See [`ConfigError`].
     pub fn new(args: NodeArgs, log_format: LogFormat) -> Result<Self, ConfigError> {
         let NodeArgs { run_dir, state_dir, static_members, kubelet_socket, broker_user, .. } = args;
-        if kubelet_socket.exists() {
-            return Err(ConfigError::KubeletPresent { socket: kubelet_socket });
-        }
-        let file = members::read(&static_members)?;
+        let (file, kubelet) = match (static_members, args.node_name) {
+            (Some(_), _) if kubelet_socket.exists() => {
+                return Err(ConfigError::KubeletPresent { socket: kubelet_socket });
+            }
+            (Some(path), _) => (members::read(&path)?, None),
+            (None, Some(node)) => {
+                let instance = args.instance.unwrap_or_else(|| format!("pid-{}", std::process::id()));
+                let kubelet =
+                    KubeletConfig { root: args.kubelet_root, node, instance, run_dir: run_dir.clone() };
+                (StaticMembers::default(), Some(kubelet))
+            }
+            (None, None) => return Err(ConfigError::NoMembers),
+        };
         for member in &file.members {
             check_socket_path(slot_socket(&run_dir, &member.slot))?;
         }
         let user = user_for(broker_user)?;
         check_members_users(&file.members, user)?;
+        let (policy_file, policy) = policy_of(args.policy, file.policy)?;
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
         let boot = BootTag::from_boot_id(&text).map_err(|e| system(BOOT_ID, std::io::Error::other(e)))?;
         Ok(Self {
             state_dir: state_dir.unwrap_or_else(|| run_dir.join("state")),
             run_dir,
-            policy: file.policy,
+            policy,
+            policy_file,
             members: file.members,
             boot,
+            kubelet,
+            cgroup_root: own_cgroup_root(),
             user,
             nvidia_proc_root: args.nvidia_proc_root,
             nvidia_dev_root: args.nvidia_dev_root,
@@ -156,6 +204,27 @@ impl Config {
             awake: args.awake.map_or_else(awake::affordable, |said| said as usize),
             log_format,
         })
+    }
+}
+
+/// Where the pods of this node are, if this process is in one of them; else at the root.
+fn own_cgroup_root() -> Root {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Root::of_pod_process(&own).unwrap_or_default()
+}
+
+/// The policy, from its own file or from the members'; where neither has one, the built-in rules.
+fn policy_of(
+    path: Option<PathBuf>,
+    of_members: Option<Policy>,
+) -> Result<(Option<PolicyFile>, Policy), ConfigError> {
+    match (path, of_members) {
+        (Some(path), Some(_)) => Err(ConfigError::TwoPolicies { path }),
+        (Some(path), None) => {
+            let (file, policy) = PolicyFile::open(&path)?;
+            Ok((Some(file), policy))
+        }
+        (None, of_members) => Ok((None, of_members.unwrap_or_default())),
     }
 }
 
@@ -240,7 +309,11 @@ mod tests {
             let args = NodeArgs {
                 run_dir: folder.path().to_path_buf(),
                 state_dir: None,
-                static_members: members.clone(),
+                static_members: Some(members.clone()),
+                kubelet_root: "/nowhere".into(),
+                node_name: None,
+                instance: None,
+                policy: None,
                 kubelet_socket,
                 broker_user: None,
                 nvidia_proc_root: "/proc".into(),
@@ -258,7 +331,7 @@ mod tests {
         // The policy in the words of the file: what is shown can be put there.
         let shown = good.to_string();
         let policy = shown.lines().find_map(|line| line.strip_prefix("policy ")).unwrap().trim();
-        assert!(policy.starts_with(r#"{"legacy":"deny","quota":{"buffers":16384,"#), "{policy}");
+        assert!(policy.starts_with(r#"{"legacy":"deny","kinds":["vmm","timeline"],"#), "{policy}");
         assert_eq!(serde_json::from_str::<Policy>(policy).unwrap(), good.policy);
     }
 

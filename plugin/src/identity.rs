@@ -7,6 +7,8 @@
 //!
 //! | concern | file |
 //! |---|---|
+//! | which container of which pod it is in | [`cgroup`] |
+//! | whether that is the pod of its slot | `home` |
 //! | a process by what outlives the connection: opening it again after a restart | `key` |
 //! | what `/proc` says of a process | `proc_facts` |
 
@@ -18,9 +20,12 @@ use gpu_handoff_sys::{peer, pidfs, registered};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+pub mod cgroup;
+mod home;
 mod key;
 mod proc_facts;
 
+pub use home::Home;
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
 
@@ -58,11 +63,16 @@ impl Process {
         }
     }
 
+    /// Whether it is gone: its number may be another's by now.
+    fn has_ended(&self) -> bool {
+        has_ended(self.pidfd.get_ref().as_fd())
+    }
+
     /// Whether the process has ended or is on its way out. A process with much GPU memory takes long from closing its
     /// sockets to being gone, so the kernel's own mark of an exiting process is asked too.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        has_ended(self.pidfd.get_ref().as_fd()) || exiting(self.key.pid, self.key.started).unwrap_or(true)
+        self.has_ended() || exiting(self.key.pid, self.key.started).unwrap_or(true)
     }
 }
 
@@ -117,15 +127,6 @@ pub fn identify(connection: BorrowedFd<'_>, door: Door) -> Result<Process, Refus
         registered::register(peer.pidfd, Interest::READABLE).map_err(|e| unknown("a pidfd to watch", &e))?;
     let key = ProcessKey { pid, started: facts.started, pidfs_inode };
     Ok(Process { key, own_pid: facts.own_pid, uid: peer.uid, pidfd })
-}
-
-/// Checks that the process behind a sidecar's own connection to its slot is of the member's user.
-///
-/// # Errors
-/// `PEER_UNKNOWN`, with the users.
-pub fn identify_sidecar(connection: BorrowedFd<'_>, door: Door) -> Result<(), Refusal> {
-    let peer = peer::peer_of(connection).map_err(|e| unknown("a process visible to the node daemon", &e))?;
-    check_user(door, peer.uid)
 }
 
 /// The member's own user, root, and the user that started the daemon.

@@ -41,7 +41,7 @@ use tracing::{Instrument, error, info, info_span, warn};
 
 use crate::awake::Room;
 use crate::gpu::{Inspector, Reach};
-use crate::identity::Door;
+use crate::identity::{Door, Home};
 use crate::limits;
 use crate::node::client::{DeviceNodes, SlotDeviceNodes};
 use crate::owner::{LaneCommand, LaneHandle, Owner};
@@ -84,8 +84,10 @@ pub struct LaneSpec {
     pub group: GroupKey,
     /// Who may speak for it.
     pub door: Door,
+    /// Where they are; `None`: the node knows of no containers.
+    pub home: Option<Arc<Home>>,
     /// What it may hold.
-    pub quota: Quota,
+    pub quota: watch::Receiver<Quota>,
     /// The GPUs it holds; `None`: it may use all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
 }
@@ -270,7 +272,8 @@ impl Context {
     }
 }
 
-/// Starts the member's thread, which serves its slot's socket and tells `ends` when it ends, however it does.
+/// Starts the member's thread, which serves its slot's socket until the member is to `leave`, and tells `ends` when it ends,
+/// however it does.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -278,6 +281,7 @@ pub fn start(
     spec: LaneSpec,
     listener: SeqListener,
     shared: Shared,
+    leave: watch::Receiver<bool>,
     ends: mpsc::Sender<MemberId>,
 ) -> io::Result<Lane> {
     let queue = LaneHandle::default();
@@ -287,7 +291,7 @@ pub fn start(
         let _end = End { member: spec.member, ends };
         let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
         let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-            let work = serve(spec, shared, listener, queue).instrument(span);
+            let work = serve(spec, shared, listener, queue, leave).instrument(span);
             runtime.block_on(LocalSet::new().run_until(work))
         });
         if let Err(e) = served {
@@ -310,13 +314,25 @@ impl Drop for End {
     }
 }
 
-async fn serve(spec: LaneSpec, shared: Shared, listener: SeqListener, queue: LaneHandle) -> io::Result<()> {
+async fn serve(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: SeqListener,
+    queue: LaneHandle,
+    leave: watch::Receiver<bool>,
+) -> io::Result<()> {
     let listener = AsyncSeqListener::new(listener)?;
-    run(spec, shared, listener, queue).await;
+    run(spec, shared, listener, queue, leave).await;
     Ok(())
 }
 
-async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: LaneHandle) {
+async fn run(
+    spec: LaneSpec,
+    shared: Shared,
+    listener: AsyncSeqListener,
+    queue: LaneHandle,
+    mut leave: watch::Receiver<bool>,
+) {
     let mut stop = shared.stop.clone();
     let (newcomers, mut arrivals) = mpsc::channel(limits::SLOT_CONNECTIONS);
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
@@ -325,7 +341,7 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         Inspector::new(shared.workers.clone(), spec.member.0, spec.devices.clone(), Rc::clone(&buffer));
     let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
     let vigil = Rc::new(Vigil::new(shared.awake.clone()));
-    let desk = vet::Desk::new(in_flight, spec.quota.bytes);
+    let desk = vet::Desk::new(in_flight, spec.quota.clone());
     let context = Rc::new_cyclic(|this| Context {
         spec,
         shared,
@@ -355,6 +371,11 @@ async fn run(spec: LaneSpec, shared: Shared, listener: AsyncSeqListener, queue: 
         tokio::select! {
             biased;
             _ = stop.wait_for(|stopping| *stopping) => break,
+            _ = leave.wait_for(|leaving| *leaving) => {
+                // What its end means for its sessions and its descriptors is in the queue.
+                context.obey();
+                break;
+            }
             () = context.queue.stirred() => context.obey(),
             Some(newcomer) = arrivals.recv() => {
                 tasks.spawn_local(session::serve(Rc::clone(&context), newcomer).in_current_span());

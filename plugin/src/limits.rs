@@ -184,3 +184,19 @@ pub const AWAKE_PROCESSORS: usize = 8;
 pub const AWAKE_SHARE: usize = 4;
 /// The most that somebody may say.
 pub const AWAKE_MOST: u32 = 1024;
+/// How often the policy's file is looked at.
+pub const POLICY_PAUSE: Duration = Duration::from_secs(1);
+/// Most bytes of a policy on its way from node to broker.
+pub const POLICY_BYTES: u64 = 16 << 20;
+/// Members of a node, those included whose lanes have not ended yet.
+pub const MEMBERS: usize = 1024;
+/// News of members that the broker has not taken in.
+pub const NODE_NEWS: usize = 64;
+/// How long a process waits for its container to be named by its pod's status.
+pub const CONTAINER_NEWS_TIME: Duration = Duration::from_secs(10);
+/// Most bytes that are read of a process's list of groups.
+pub const CGROUP_BYTES: u64 = 64 << 10;
+/// Volumes that wait for their pods to be told of.
+pub const WAITING_VOLUMES: usize = 64;
+/// The longest end of a pod that is told to holders of its buffers.
+pub const LONGEST_END: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,4 +1,5 @@
-//! Who the members are when there is no Kubernetes: a file that names them (`--static-members`).
+//! Who the members are: what the broker is told of each, and, where there is no Kubernetes, a file that names them
+//! (`--static-members`).
 //!
 //! ```json
 //! {
@@ -14,18 +15,45 @@
 //! socket is taken for the member's sidecar: that is root and the member's `user`, or the daemon's own user where none is
 //! given.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::{DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, SlotId};
+use gpu_handoff_policy::{Party, Policy};
+use gpu_handoff_protocol::{
+    DeviceUuid, GroupKey, GroupName, Namespace, PodName, PodRef, PodUid, ServiceAccount, SlotId,
+};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::cgroup::ContainerId;
 use crate::limits;
 
+/// A pod that takes part, as the node names it to its broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Member {
+    /// Its slot.
+    pub slot: SlotId,
+    /// The pod.
+    pub pod: PodRef,
+    /// Which of all pods of that name it is.
+    pub uid: PodUid,
+    /// Its group.
+    pub group: GroupKey,
+    /// The pod's service account, where one is known.
+    #[serde(default)]
+    pub service_account: Option<ServiceAccount>,
+    /// The user whose processes speak for it; `None`: whichever can connect.
+    pub user: Option<u32>,
+    /// The GPUs it holds; `None`: it may use all of the node's.
+    pub devices: Option<Vec<DeviceUuid>>,
+    /// Its containers by the pod's status: whoever speaks for it is in one of them. `None`: there are no containers that the
+    /// node knows of.
+    pub containers: Option<BTreeSet<ContainerId>>,
+}
+
 /// A member as the file names it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMember {
     /// The folder of its socket.
@@ -39,11 +67,38 @@ pub struct StaticMember {
     pub uid: Option<PodUid>,
     /// The group.
     pub group: GroupName,
+    /// The service account, where the policy names some.
+    #[serde(default)]
+    pub service_account: Option<ServiceAccount>,
     /// The user whose sidecar and applications speak for it; absent: the daemon's own user's sidecar, and whichever
     /// applications can connect to that.
     pub user: Option<u32>,
     /// The GPUs it holds; absent: all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
+}
+
+impl Member {
+    /// What a policy can name of it.
+    #[must_use]
+    pub fn party(&self) -> Party<'_> {
+        let (namespace, service_account) = (&self.pod.namespace, self.service_account.as_ref());
+        Party { namespace, group: &self.group, service_account }
+    }
+}
+
+impl From<&StaticMember> for Member {
+    fn from(member: &StaticMember) -> Self {
+        Self {
+            slot: member.slot.clone(),
+            pod: member.pod(),
+            uid: member.uid(),
+            group: member.group(),
+            service_account: member.service_account.clone(),
+            user: member.user,
+            devices: member.devices.clone(),
+            containers: None,
+        }
+    }
 }
 
 impl StaticMember {
@@ -67,12 +122,12 @@ impl StaticMember {
 }
 
 /// The whole file.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMembers {
-    /// The policy; absent: the built-in default.
+    /// The policy; absent: that of a file of its own, or the built-in default.
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: Option<Policy>,
     /// The members.
     pub members: Vec<StaticMember>,
 }

@@ -8,7 +8,10 @@
 //! | concern | file |
 //! |---|---|
 //! | what node and broker say to each other | [`words`] |
-//! | the lock, the folders, the slot sockets | [`place`] |
+//! | the lock, the state folder | [`place`] |
+//! | the slots, their members and sockets | [`slots`] |
+//! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
+//! | the policy, which may become another one | [`policy`] |
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
@@ -24,29 +27,38 @@ use std::io;
 
 use anyhow::bail;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::limits;
+use crate::members::Member;
 
 mod broker;
 pub mod children;
 pub mod client;
 pub mod first;
 mod gpus;
+mod kubelet;
 mod looks;
+mod membership;
 pub mod place;
+pub mod policy;
 mod restarts;
 mod service;
+pub mod slots;
 mod survey;
 pub mod words;
 mod workers;
 
 use broker::{Broker, Ending};
+use kubelet::Kubelet;
 use place::Place;
+use policy::PolicyFile;
 use restarts::Restarts;
 use service::Service;
+use slots::Slots;
 
 /// Serves until it is told to stop by a signal; a second signal ends it at once.
 ///
@@ -76,20 +88,54 @@ impl StopSignals {
     }
 }
 
-async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
+async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     info!(
         run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
-        policy = ?config.policy, broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
+        policy = ?config.policy_file.as_ref().map(PolicyFile::path), rules = config.policy.exchange.len(), broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
         awake = config.awake, "starting"
     );
     let place = Place::prepare(&config).await?;
     let mut service = Service::new(&config);
+    let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
+    // It ends with the node.
+    let mut followers = JoinSet::new();
+    if let Some(file) = config.policy_file.take() {
+        followers.spawn(policy::follow(file, changes.clone()));
+    }
+    for member in &config.members {
+        slots.join(Member::from(member))?;
+        service.serve_slot(&member.slot);
+    }
+    let mut kubelet = match &config.kubelet {
+        Some(kubelet) => Some(Kubelet::begin(kubelet, changes, &mut slots, &mut service).await?),
+        None => None,
+    };
+    let outcome = serve_members(&config, &place, &mut slots, &mut service, &mut kubelet, signals).await;
+    if let Some(kubelet) = &mut kubelet {
+        kubelet.stop().await;
+    }
+    outcome
+}
+
+async fn serve_members(
+    config: &Config,
+    place: &Place,
+    slots: &mut Slots,
+    service: &mut Service,
+    kubelet: &mut Option<Kubelet>,
+    mut signals: StopSignals,
+) -> anyhow::Result<()> {
     let mut restarts = Restarts::default();
     loop {
-        let mut broker = Broker::start(&config, &place, &service)?;
+        let mut broker = Broker::start(config, place, slots, service)?;
         let ending = tokio::select! {
-            ending = broker.attend(&mut service) => ending,
-            () = signals.next() => return stop(broker, service, signals).await,
+            ending = broker.attend(service, slots) => ending,
+            broke = broke(kubelet) => {
+                error!(error = format!("{broke:#}"), "the kubelet cannot be served any longer");
+                stop(broker, service, slots, signals).await?;
+                return Err(broke);
+            }
+            () = signals.next() => return stop(broker, service, slots, signals).await,
         };
         service.abandon();
         let Ending { lived, was_ready, how } = ending;
@@ -107,11 +153,24 @@ async fn serve(config: Config, mut signals: StopSignals) -> anyhow::Result<()> {
     }
 }
 
+/// Comes back when what serves the kubelet has broken; never where nothing does.
+async fn broke(kubelet: &mut Option<Kubelet>) -> anyhow::Error {
+    match kubelet {
+        Some(kubelet) => kubelet.broke().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Lets the broker say farewell, but does not wait for ever.
-async fn stop(mut broker: Broker, mut service: Service, mut signals: StopSignals) -> anyhow::Result<()> {
+async fn stop(
+    mut broker: Broker,
+    service: &mut Service,
+    slots: &mut Slots,
+    mut signals: StopSignals,
+) -> anyhow::Result<()> {
     info!("stopping; a second signal ends the daemon at once");
     let outcome = tokio::select! {
-        outcome = broker.stop(&mut service) => outcome,
+        outcome = broker.stop(service, slots) => outcome,
         () = signals.next() => bail!("ended by a second signal"),
     };
     if !service.end_all().await {

@@ -363,7 +363,12 @@ impl State {
 const fn may_be_much(input: &Input) -> bool {
     matches!(
         input,
-        Input::SessionEnded(..) | Input::MemberLeft(_) | Input::OfferDone(_) | Input::Tick | Input::GoOn
+        Input::SessionEnded(..)
+            | Input::MemberEnding(..)
+            | Input::MemberLeft(_)
+            | Input::OfferDone(_)
+            | Input::Tick
+            | Input::GoOn
     )
 }
 

@@ -26,6 +26,8 @@
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
 //! | whether what comes back is allowed still | [`today`] |
+//! | another policy is in force | [`new_policy`] |
+//! | who sees whose buffers | [`sight`] |
 //! | room that is kept for it | [`reserved`] |
 //! | what the journal is to know | [`records`] |
 //! | what is found by a name | [`named`] |
@@ -65,6 +67,7 @@ mod lease_numbers;
 mod leaving;
 mod listings;
 mod named;
+mod new_policy;
 mod notices;
 mod past;
 mod publish;
@@ -74,6 +77,7 @@ mod reserved;
 mod seats;
 mod sessions;
 mod sets;
+mod sight;
 #[cfg(test)]
 mod tests;
 mod today;
@@ -119,13 +123,13 @@ struct Member {
     tag: Tag,
     group_tag: Tag,
     usage: Usage,
-    /// Descriptors of its buffers that are kept open.
-    descriptors: u64,
     /// Items that its sessions wait for.
     waited: u64,
     /// From when on another listing of all that its group has costs nobody anything; `None`: since ever.
     lists_from: Option<Instant>,
     sessions: BTreeSet<SessionId>,
+    /// Its pod is being deleted.
+    is_ending: bool,
 }
 
 /// Who acquires, and the GPU that it names for that.
@@ -175,6 +179,8 @@ impl Buffer {
 #[derive(Debug, Default)]
 struct Group {
     members: u32,
+    /// What its members hold together.
+    usage: Usage,
     last_generation: u64,
     /// Live buffers of each name, by generation.
     names: HashMap<BufferName, Named>,
@@ -263,6 +269,7 @@ impl Registry {
     pub fn apply(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::MemberJoined(member, facts) => self.member_joined(member, facts),
+            Input::MemberEnding(member, until) => self.member_ending(member, until, now),
             Input::MemberLeft(member) => self.member_left(member, now),
             Input::SessionOpened(session, facts) => self.session_opened(session, facts),
             Input::SessionEnded(session, reason) => self.session_ended(session, reason, now),
@@ -275,6 +282,7 @@ impl Registry {
             Input::GoOn => self.take_apart(now),
             Input::PidWordProven(proven) => self.pid_word_proven = proven,
             Input::Surveyed(topology) => self.topology = Some(topology),
+            Input::NewPolicy(policy) => self.new_policy(*policy, now),
         }
         std::mem::take(&mut self.effects)
     }
@@ -355,13 +363,19 @@ impl Registry {
         self.members.get(&member).map(|m| &m.facts.group)
     }
 
-    fn usage_mut(&mut self, member: MemberId) -> Option<&mut Usage> {
-        self.members.get_mut(&member).map(|m| &mut m.usage)
+    /// Changes what a member and its group hold; whether there is such a member.
+    fn account(&mut self, member: MemberId, change: impl Fn(&mut Usage)) -> bool {
+        let Some(m) = self.members.get_mut(&member) else { return false };
+        change(&mut m.usage);
+        if let Some(group) = self.groups.get_mut(&m.facts.group) {
+            change(&mut group.usage);
+        }
+        true
     }
 
     /// Registers a request that stays open, unless the session has too much open or the number is in use.
     fn open_request(&mut self, session: SessionId, request: RequestId, items: u64) -> Result<(), Refusal> {
-        let limit = self.policy.quota.requests;
+        let limit = self.party_of(session).map_or(0, |party| self.policy.quota_of(&party).requests);
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
         let Some(m) = self.members.get_mut(&s.facts.member) else { return Ok(()) };
         let open: u64 = s.open.values().sum();

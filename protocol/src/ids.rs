@@ -155,6 +155,10 @@ text_id!(
     PodUid, "pod uid", limits::POD_UID_BYTES, "letters, digits and '-'", is_uid
 );
 text_id!(
+    /// The name of a pod's service account, within the pod's namespace.
+    ServiceAccount, "service account", limits::SERVICE_ACCOUNT_BYTES, "a-z, 0-9, '-' and '.'", is_dns
+);
+text_id!(
     /// A group's name, as written in the annotation `gpu-handoff.io/group`.
     GroupName, "group name", limits::GROUP_NAME_BYTES, "a-z, 0-9, '-' and '.'", is_dns
 );

@@ -31,7 +31,7 @@ mod wire;
 pub use buffer::{Access, BufferFacts, BufferInfo, Kind, Lifetime, Metadata, Order, Tensor};
 pub use ids::{
     BootTag, BufferId, BufferName, DeviceUuid, GroupKey, GroupName, IdError, Instance, LeaseId, Namespace,
-    PodName, PodRef, PodUid, Seat, SlotId,
+    PodName, PodRef, PodUid, Seat, ServiceAccount, SlotId,
 };
 pub use receipt::Receipt;
 pub use refusal::{Code, Compared, Refusal};

@@ -13,6 +13,8 @@ pub const MESSAGE_ITEMS: usize = 64;
 pub const NAMESPACE_BYTES: usize = 63;
 /// Longest pod name, in bytes (a DNS subdomain).
 pub const POD_NAME_BYTES: usize = 253;
+/// Longest name of a service account, in bytes.
+pub const SERVICE_ACCOUNT_BYTES: usize = 253;
 /// Longest pod UID, in bytes.
 pub const POD_UID_BYTES: usize = 128;
 /// Longest group name, in bytes.

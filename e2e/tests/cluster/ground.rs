@@ -63,6 +63,11 @@ impl Ground {
         Ok(Ok(Arc::new(Self { client, folder, runtime, gpus, unclaimed })))
     }
 
+    /// Whether the node's GPUs are simulated: unless who started the cluster says that they are real.
+    pub(crate) fn is_simulated(&self) -> bool {
+        std::env::var("GPU_HANDOFF_E2E_GPUS").as_deref() != Ok("real")
+    }
+
     /// How many GPUs the node has.
     pub(crate) fn gpus(&self) -> usize {
         self.gpus

@@ -13,6 +13,7 @@
 //! | pods started and waited for | `pods` |
 //! | programs in them | `program` |
 //! | the product's images | `images` |
+//! | the product on the cluster | `product` |
 //! | what is printed of a failure | `report` |
 //!
 //! So far the other scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
@@ -22,9 +23,11 @@ mod ground;
 mod handover;
 mod images;
 mod matrix;
+mod members;
 mod plan;
 mod play;
 mod pods;
+mod product;
 mod program;
 mod report;
 mod scene;
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [images::all(), handover::all(), matrix::all()].into_iter().flatten();
+    let trials = [images::all(), handover::all(), members::all(), matrix::all()].into_iter().flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored;

@@ -14,6 +14,9 @@ use crate::scene::{SHARED, SHARED_AT};
 /// The image of all that tests start as applications.
 const IMAGE: &str = "e2e.local/apps:1";
 
+/// The product's sidecar.
+const SIDECAR: &str = "e2e.local/sidecar:1";
+
 /// The container that a pod is about.
 pub(crate) const APP: &str = "app";
 /// A second one like it, where there is one.
@@ -48,6 +51,7 @@ pub(crate) struct Plan {
     host_pid: bool,
     host_users: Option<bool>,
     twin: bool,
+    group: Option<String>,
 }
 
 impl Plan {
@@ -89,6 +93,25 @@ impl Plan {
     pub(crate) fn twin(mut self) -> Self {
         self.twin = true;
         self
+    }
+
+    /// A member of a group: annotated, and with what the product's injection adds for that.
+    pub(crate) fn member(mut self, group: &str) -> Self {
+        self.group = Some(group.to_owned());
+        self
+    }
+
+    /// The pod as it is to be made in a namespace.
+    pub(crate) fn pod_in(mut self, namespace: &str) -> anyhow::Result<Pod> {
+        let Some(group) = self.group.take() else { return Ok(self.pod()) };
+        let mut pod = self.pod();
+        let key = gpu_handoff_inject::keys::Key::Group.as_str().to_owned();
+        pod.metadata.annotations.get_or_insert_default().insert(key, group);
+        let settings: gpu_handoff_inject::Settings =
+            serde_json::from_value(serde_json::json!({ "image": SIDECAR, "image-pull-policy": "Never" }))?;
+        let injected =
+            gpu_handoff_inject::inject(&serde_json::to_value(&pod)?, &namespace.parse()?, &settings)?;
+        Ok(serde_json::from_value(injected.object)?)
     }
 
     pub(crate) fn pod(self) -> Pod {

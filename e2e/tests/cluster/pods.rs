@@ -44,7 +44,8 @@ impl Scene<'_> {
     /// Makes a pod.
     pub(crate) async fn make(&self, plan: Plan) -> anyhow::Result<()> {
         let name = plan.name.clone();
-        let made = self.all::<Pod>().create(&PostParams::default(), &plan.pod()).await;
+        let pod = plan.pod_in(&self.namespace)?;
+        let made = self.all::<Pod>().create(&PostParams::default(), &pod).await;
         made.map(drop).with_context(|| format!("make pod {name}"))
     }
 

@@ -188,6 +188,11 @@ struct Session<'a> {
 
 impl Session<'_> {
     async fn run(&self) {
+        if let Some(home) = &self.context.spec.home
+            && let Err(refusal) = home.admit(self.process).await
+        {
+            return self.refuse(&refusal);
+        }
         let patience = Duration::from_millis(wire::HELLO_MS);
         match timeout(patience, self.hello()).await {
             Ok(Ok(())) => {}

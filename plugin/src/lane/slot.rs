@@ -25,7 +25,7 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
         Ok(socket) => Line::new(socket, &context.in_flight),
         Err(e) => return warn!(error = %e, "a sidecar's connection cannot be watched"),
     };
-    let admitted = admit(&context, &socket);
+    let admitted = admit(&context, &socket).await;
     match &admitted {
         Err(refusal) => {
             if let Some(untold) = context.chatter.may_tell() {
@@ -48,11 +48,16 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
     drop(admitted);
 }
 
-/// Checks who connected to the slot, and that there is a place.
-fn admit(context: &Context, socket: &Line) -> Result<Place, Refusal> {
-    identity::identify_sidecar(socket.as_fd(), context.spec.door)?;
+/// Checks that there is a place, and who connected to the slot.
+async fn admit(context: &Context, socket: &Line) -> Result<Place, Refusal> {
     let limit = limits::SLOT_CONNECTIONS;
-    context.slot_connections.take(limit).ok_or_else(|| too_many("connections to the slot", limit as u64))
+    let place = context.slot_connections.take(limit);
+    let place = place.ok_or_else(|| too_many("connections to the slot", limit as u64))?;
+    let process = identity::identify(socket.as_fd(), context.spec.door)?;
+    if let Some(home) = &context.spec.home {
+        home.admit(&process).await?;
+    }
+    Ok(place)
 }
 
 async fn converse(context: &Rc<Context>, socket: &Line) -> Result<(), Refusal> {
@@ -146,7 +151,7 @@ async fn receive(context: &Context, fd: OwnedFd) -> Result<(), Refusal> {
 }
 
 fn place_for_one_more(context: &Context) -> Result<Place, Refusal> {
-    let limit = context.spec.quota.connections;
+    let limit = context.spec.quota.borrow().connections;
     let places = usize::try_from(limit).unwrap_or(usize::MAX);
     context.connections.take(places).ok_or_else(|| too_many("connections", limit))
 }

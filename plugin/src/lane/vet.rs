@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::task::{self, Waker};
 use std::time::Instant;
 
-use gpu_handoff_policy::{LegacyRule, Policy, Quota, Usage};
+use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{Carrier, Publication};
-use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Lifetime, Refusal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -36,8 +36,8 @@ pub(super) struct Desk {
     /// Room for descriptors that wait for their verdict, and how much there is.
     room: Arc<Semaphore>,
     limit: usize,
-    /// What the member may publish at all, in bytes.
-    quota: u64,
+    /// What the member may publish at all.
+    quota: watch::Receiver<Quota>,
 }
 
 /// What becomes of a packet for whose descriptors there is no room.
@@ -51,8 +51,8 @@ pub(super) enum WithoutRoom {
 
 impl Desk {
     /// As many descriptors may wait for their verdict as `limit` says; no less than one packet may bring. The member may publish
-    /// so many bytes.
-    pub(super) fn new(limit: usize, quota: u64) -> Self {
+    /// what its quota says at the time.
+    pub(super) fn new(limit: usize, quota: watch::Receiver<Quota>) -> Self {
         let turns = Arc::new(Semaphore::new(limits::INSPECTIONS_OF_MEMBER));
         Self { tasks: RefCell::default(), turns, room: Arc::new(Semaphore::new(limit)), limit, quota }
     }
@@ -76,7 +76,7 @@ impl Desk {
     ) -> impl Future<Output = Outcomes> + 'static {
         let count = items.len();
         // What comes back was held against the quota when it was new; whether it still fits is the registry's to say.
-        let most = if without_room == WithoutRoom::Refused { self.quota } else { u64::MAX };
+        let most = if without_room == WithoutRoom::Refused { self.quota.borrow().bytes } else { u64::MAX };
         let own = items.iter().filter(|item| matches!(item.carrier, Carrier::Descriptor(_))).count();
         let own = u32::try_from(own).unwrap_or(u32::MAX);
         let (mut asker, answer) = oneshot::channel();
@@ -179,9 +179,12 @@ async fn publication(
 /// member's quota say is the registry's.
 fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
     check_range(facts.offset, facts.size, facts.allocation_size)?;
-    let most = Quota { buffers: u64::MAX, bytes: u64::MAX, ..Quota::default() };
-    let widest = Policy { legacy: LegacyRule::WithinNamespace, quota: most };
-    widest.may_publish(&Usage::default(), facts)
+    if facts.lifetime == Lifetime::Pod {
+        return Err(Refusal::new(Code::PolicyDenied)
+            .compared_with("lifetime", "process", "pod")
+            .with_remedy("publish with lifetime process: this version lets no buffer outlive its process, whatever the policy grants"));
+    }
+    Ok(())
 }
 
 /// No worker is asked for a range of addresses that is larger than all that the member may publish. What it comes to with what

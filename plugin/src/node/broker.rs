@@ -1,7 +1,6 @@
 //! The broker's process, from its start to its end.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use tracing::{info, warn};
 use super::children::spawn_with_socket;
 use super::place::Place;
 use super::service::{Reply, Service};
+use super::slots::{self, Slots};
 use super::words::{FromBroker, FromNode, Setup};
 use crate::config::Config;
 use crate::limits;
@@ -43,10 +43,15 @@ pub(super) struct Ending {
 
 impl Broker {
     /// Starts one.
-    pub(super) fn start(config: &Config, place: &Place, service: &Service) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        config: &Config,
+        place: &Place,
+        slots: &Slots,
+        service: &Service,
+    ) -> anyhow::Result<Self> {
         let programs = service.programs();
-        let first_words =
-            first_words(config, place, service.gpus()).context("write down what the broker is to do")?;
+        let first_words = first_words(config, place, slots, service.gpus())
+            .context("write down what the broker is to do")?;
         let (child, socket) = spawn_with_socket(programs.child(&["broker"])).context("start the broker")?;
         info!(pid = child.id(), "broker started");
         let socket = AsyncSeqPacket::new(socket)?;
@@ -61,8 +66,9 @@ impl Broker {
     }
 
     /// Serves it until it ends, or has to be ended.
-    pub(super) async fn attend(&mut self, service: &mut Service) -> Ending {
-        let why = self.serve(service).await.err();
+    pub(super) async fn attend(&mut self, service: &mut Service, slots: &mut Slots) -> Ending {
+        let why = self.serve(service, slots).await.err();
+        slots.are_served(false);
         // One that has broken its line is of no use, whatever it still does.
         let status = self.end().await;
         let how = why.map_or_else(|| status.clone(), |why| format!("{why}; {status}"));
@@ -70,7 +76,7 @@ impl Broker {
     }
 
     /// Its commands, one after the other; comes back when it has closed its line, with an error when it has to be ended.
-    async fn serve(&mut self, service: &mut Service) -> Result<(), String> {
+    async fn serve(&mut self, service: &mut Service, slots: &mut Slots) -> Result<(), String> {
         for packet in std::mem::take(&mut self.first_words) {
             self.send(&packet).await?;
         }
@@ -85,6 +91,7 @@ impl Broker {
                     match serde_json::from_slice(&frame.bytes) {
                         Ok(FromBroker::Ready) => {
                             self.ready = true;
+                            slots.are_served(true);
                             Vec::new()
                         }
                         Ok(FromBroker::Ask { id, command }) => service.take(id, &command).into_iter().collect(),
@@ -92,13 +99,23 @@ impl Broker {
                     }
                 }
                 replies = service.next() => replies,
+                // It takes members in when it serves; one that does not get that far is told of them as it begins.
+                change = slots.next_change(), if self.ready => {
+                    service.hear(&change);
+                    if let Some(word) = slots.apply(change) {
+                        self.send(&slots::packet(word).map_err(|e| e.to_string())?).await?;
+                    }
+                    Vec::new()
+                }
                 () = sleep_until(late), if !self.ready => {
                     return Err(format!("it was not ready within {:?}", limits::BROKER_START_TIME));
                 }
             };
             for Reply { id, outcome, descriptor } in replies {
-                let packet =
-                    packet(&FromNode::Answer { id, outcome }, descriptor.map(Arc::new).into_iter().collect());
+                let packet = slots::packet((
+                    FromNode::Answer { id, outcome },
+                    descriptor.map(Arc::new).into_iter().collect(),
+                ));
                 self.send(&packet.map_err(|e| e.to_string())?).await?;
             }
         }
@@ -130,15 +147,15 @@ impl Broker {
     }
 
     /// Lets it say farewell and end.
-    pub(super) async fn stop(&mut self, service: &mut Service) -> anyhow::Result<()> {
-        let asked = match packet(&FromNode::Stop, Vec::new()) {
+    pub(super) async fn stop(&mut self, service: &mut Service, slots: &mut Slots) -> anyhow::Result<()> {
+        let asked = match slots::packet((FromNode::Stop, Vec::new())) {
             Ok(packet) => self.send(&packet).await,
             Err(e) => Err(e.to_string()),
         };
         if let Err(why) = asked {
             warn!(why, "the broker could not be told to stop");
         }
-        let farewell = timeout(limits::STOP_TIME + limits::BROKER_END_TIME, self.serve(service)).await;
+        let farewell = timeout(limits::STOP_TIME + limits::BROKER_END_TIME, self.serve(service, slots)).await;
         if farewell.is_err() {
             self.child.start_kill().context("kill the broker")?;
         }
@@ -152,25 +169,24 @@ impl Broker {
 }
 
 /// What a broker is told first.
-fn first_words(config: &Config, place: &Place, gpus: Vec<DeviceUuid>) -> io::Result<Vec<Outgoing>> {
+fn first_words(
+    config: &Config,
+    place: &Place,
+    slots: &Slots,
+    gpus: Vec<DeviceUuid>,
+) -> io::Result<Vec<Outgoing>> {
     let setup = Setup {
         boot: config.boot.0,
-        policy: config.policy.clone(),
+        cgroup_root: config.cgroup_root.clone(),
         gpus,
         awake: config.awake,
         daemon_user: rustix::process::geteuid().as_raw(),
     };
-    let mut words =
-        vec![packet(&FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock)])?];
-    for slot in &place.slots {
-        words.push(packet(&FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)])?);
-    }
-    words.push(packet(&FromNode::Begin, Vec::new())?);
-    Ok(words)
-}
-
-fn packet(word: &FromNode, descriptors: Vec<Arc<OwnedFd>>) -> io::Result<Outgoing> {
-    Ok(Outgoing { bytes: serde_json::to_vec(word)?, descriptors })
+    let policy = Arc::new(super::policy::packed(slots.policy())?);
+    let setup = (FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock), policy]);
+    let (members, beside) = slots.first_words(Instant::now());
+    let begin = (FromNode::Begin, Vec::new());
+    [setup].into_iter().chain(members).chain([begin]).chain(beside).map(slots::packet).collect()
 }
 
 #[cfg(test)]

@@ -1,30 +1,35 @@
 //! The broker's side of its line to the node: what it is told at the start, and asking for what it may not do itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use super::policy::unpacked;
 use super::words::{Answer, Command, FromBroker, FromNode, Setup};
 use crate::identity::ProcessKey;
+use crate::identity::cgroup::ContainerId;
 use crate::limits;
-use crate::members::StaticMember;
+use crate::members::Member;
 
 /// All that the broker is given at its start.
 #[derive(Debug)]
 pub struct Start {
     /// How to serve.
     pub setup: Setup,
+    /// The policy.
+    pub policy: Policy,
     /// The members, each with the listening socket of its slot.
-    pub members: Vec<(StaticMember, SeqListener)>,
+    pub members: Vec<(Member, SeqListener)>,
     /// The folder of the broker's own files: the only place where it may write.
     pub state: OwnedFd,
     /// The node's lock, to be held for as long as the broker lives.
@@ -51,22 +56,41 @@ pub fn take_up() -> anyhow::Result<Start> {
     let (FromNode::Setup(setup), descriptors) = next()? else {
         bail!("the node did not begin with the setup")
     };
-    let Ok([state, lock]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+    let Ok([state, lock, policy]) = <[OwnedFd; 3]>::try_from(descriptors) else {
         bail!("the node's setup lacks a descriptor")
     };
+    let policy = unpacked(vec![policy])?;
     let mut members = Vec::new();
     loop {
         match next()? {
-            (FromNode::Member(member), mut descriptors) => {
-                ensure!(descriptors.len() == 1, "member {} came without its socket", member.slot);
-                members.extend(descriptors.pop().map(|fd| (member, SeqListener::from_own(fd))));
-            }
+            (FromNode::Member(member), descriptors) => members.push(with_socket(member, descriptors)?),
             (FromNode::Begin, _) => break,
             (FromNode::Stop, _) => bail!("the node stops"),
             _ => bail!("the node said something else than members"),
         }
     }
-    Ok(Start { setup, members, state, lock, socket })
+    Ok(Start { setup, policy, members, state, lock, socket })
+}
+
+fn with_socket(member: Member, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<(Member, SeqListener)> {
+    ensure!(descriptors.len() == 1, "member {} came without its socket", member.slot);
+    let socket = descriptors.pop().context("no socket")?;
+    Ok((member, SeqListener::from_own(socket)))
+}
+
+/// What the node says of members while the broker serves.
+#[derive(Debug)]
+pub enum News {
+    /// One came, with the listening socket of its slot.
+    Came(Member, SeqListener),
+    /// The one of this slot is gone.
+    Left(SlotId),
+    /// The containers of the one of this slot.
+    Containers(SlotId, BTreeSet<ContainerId>),
+    /// The pod of this slot is being deleted, and gone at this time.
+    Ending(SlotId, Instant),
+    /// Another policy is in force.
+    Policy(Box<Policy>),
 }
 
 fn read(frame: &Frame) -> anyhow::Result<FromNode> {
@@ -198,22 +222,41 @@ impl Line {
         self.say(&FromBroker::Ready).await
     }
 
-    /// Carries commands and answers until the line ends. `stop` is told when the node wants the broker to end, and dropped
-    /// when the line has ended.
-    pub async fn run(mut self, stop: oneshot::Sender<()>) {
+    /// Carries commands and answers until the line ends. `news` is told of members. `stop` is told when the node wants the
+    /// broker to end, and dropped when the line has ended.
+    pub async fn run(mut self, stop: oneshot::Sender<()>, news: mpsc::Sender<News>) {
         let mut stop = Some(stop);
         let mut buffer = RecvBuffer::new();
         loop {
             tokio::select! {
                 received = self.socket.recv(&mut buffer) => {
                     let Ok(Some(frame)) = received else { return };
-                    match read(&frame) {
-                        Ok(FromNode::Answer { id, outcome }) => self.deliver(id, outcome, frame.descriptors),
+                    let told = match read(&frame) {
+                        Ok(FromNode::Member(member)) => {
+                            with_socket(member, frame.descriptors).map(|(member, socket)| News::Came(member, socket))
+                        }
+                        Ok(FromNode::Left(slot)) => Ok(News::Left(slot)),
+                        Ok(FromNode::Containers { slot, containers }) => Ok(News::Containers(slot, containers)),
+                        Ok(FromNode::Ending { slot, within_ms }) => {
+                            Ok(News::Ending(slot, Instant::now() + Duration::from_millis(within_ms)))
+                        }
+                        Ok(FromNode::Policy) => unpacked(frame.descriptors).map(|policy| News::Policy(Box::new(policy))),
+                        Ok(FromNode::Answer { id, outcome }) => {
+                            self.deliver(id, outcome, frame.descriptors);
+                            continue;
+                        }
                         Ok(FromNode::Stop) => {
                             // Whoever waited for it may have ended already.
                             let _ = stop.take().map(|stop| stop.send(()));
+                            continue;
                         }
-                        Ok(_) | Err(_) => return tracing::error!("the node said what it does not say to a broker that serves"),
+                        Ok(FromNode::Setup(_) | FromNode::Begin) => Err(anyhow::anyhow!("a second setup")),
+                        Err(e) => Err(e),
+                    };
+                    match told {
+                        // Whoever takes it is the one who waits for this line's end, too.
+                        Ok(told) => if news.send(told).await.is_err() { return },
+                        Err(e) => return tracing::error!(error = %e, "the node said what it does not say to a broker that serves"),
                     }
                 }
                 // Never more in flight than the node takes.

@@ -20,7 +20,7 @@ pub(super) const NOT_LOOKED_AT: &str = "the process cannot be looked at";
 pub(super) type Looked = (u64, Result<Vec<DeviceUuid>, String>);
 
 /// Looks that are under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Looks {
     /// For each slot its room, of which each thread takes some.
     room: HashMap<SlotId, Arc<Semaphore>>,
@@ -28,10 +28,15 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// None yet, for these slots.
-    pub(super) fn new(slots: impl IntoIterator<Item = SlotId>) -> Self {
-        let room = |slot| (slot, Arc::new(Semaphore::new(limits::LOOKS_OF_MEMBER)));
-        Self { room: slots.into_iter().map(room).collect(), waited_for: JoinSet::new() }
+    /// Processes of this slot may be looked at from now on.
+    pub(super) fn give_room(&mut self, slot: &SlotId) {
+        let room = || Arc::new(Semaphore::new(limits::LOOKS_OF_MEMBER));
+        self.room.entry(slot.clone()).or_insert_with(room);
+    }
+
+    /// And from now on not.
+    pub(super) fn take_room(&mut self, slot: &SlotId) {
+        self.room.remove(slot);
     }
 
     /// Begins one for the command `id`. Gives the answer where there will be no other.
@@ -89,7 +94,10 @@ mod tests {
     #[tokio::test]
     async fn looks_that_do_not_come_back_cost_their_own_slot_alone_and_nobody_waits_for_long() {
         let [stuck, good]: [SlotId; 2] = ["stuck", "good"].map(|slot| slot.parse().unwrap());
-        let mut looks = Looks::new([stuck.clone(), good.clone()]);
+        let mut looks = Looks::default();
+        for slot in [&stuck, &good] {
+            looks.give_room(slot);
+        }
         let (release, released) = channel::<()>();
         let released = Arc::new(std::sync::Mutex::new(released));
         let begin = Instant::now();

@@ -1,45 +1,32 @@
-//! The node's lock, its folders, and the sockets of its slots.
+//! The node's lock, and the folder of its broker's own files.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_sys::unprivileged::User;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::config::{Config, slot_socket};
+use crate::config::Config;
 use crate::limits;
-use crate::members::StaticMember;
 
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`: file systems that are empty after a boot.
 const VOLATILE: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What the node has made for its broker. The sockets are removed with it.
+/// What the node has made for its broker.
 #[derive(Debug)]
 pub struct Place {
     /// Held for as long as a node or a broker of it lives.
     pub(super) lock: Arc<OwnedFd>,
     /// The folder of the broker's own files.
     pub(super) state: Arc<OwnedFd>,
-    /// The members with the listening sockets of their slots. They are the node's: while a broker is away, connections wait
-    /// in them.
-    pub(super) slots: Vec<Slot>,
-}
-
-/// A member's slot.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) member: StaticMember,
-    pub(super) listener: Arc<OwnedFd>,
-    path: PathBuf,
 }
 
 impl Place {
@@ -52,19 +39,7 @@ impl Place {
         let state = open_state(&config.state_dir, config.user)?;
         // Where it lies elsewhere: two journals in one folder would each make what the other has lost.
         own(state.as_fd(), &config.state_dir).await?;
-        let mut slots = Vec::with_capacity(config.members.len());
-        for member in &config.members {
-            let slot = make_slot(&config.run_dir, member);
-            slots.push(slot.with_context(|| format!("make the slot {}", member.slot))?);
-        }
-        Ok(Self { lock: Arc::new(lock.into()), state: Arc::new(state), slots })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        // Somebody may have removed it already.
-        drop(std::fs::remove_file(&self.path));
+        Ok(Self { lock: Arc::new(lock.into()), state: Arc::new(state) })
     }
 }
 
@@ -126,23 +101,6 @@ fn open_state(path: &Path, user: Option<User>) -> anyhow::Result<OwnedFd> {
         );
     }
     Ok(folder.into())
-}
-
-/// Makes the folder that is mounted into the member's sidecar, and the socket in it. The folder is the daemon's own: if the
-/// member could write there, it could put something else in the place of the socket, and have that given to it.
-fn make_slot(run_dir: &Path, member: &StaticMember) -> io::Result<Slot> {
-    let folder = run_dir.join("slots").join(member.slot.as_str());
-    DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
-    std::os::unix::fs::chown(&folder, Some(rustix::process::geteuid().as_raw()), None)?;
-    std::fs::set_permissions(&folder, Permissions::from_mode(0o711))?;
-    let path = slot_socket(run_dir, &member.slot);
-    let listener = SeqListener::bind(&path)?;
-    let slot = Slot { member: member.clone(), listener: Arc::new(listener.into_fd()), path };
-    std::fs::set_permissions(&slot.path, Permissions::from_mode(0o600))?;
-    if let Some(user) = member.user {
-        std::os::unix::fs::chown(&slot.path, Some(user), None)?;
-    }
-    Ok(slot)
 }
 
 #[cfg(test)]

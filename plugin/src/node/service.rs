@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gpu_handoff_protocol::DeviceUuid;
+use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::children::Programs;
 use super::gpus::Gpus;
 use super::looks::Looks;
+use super::slots::Change;
 use super::survey;
 use super::words::{Answer, Command};
 use super::workers::Workers;
@@ -63,7 +64,7 @@ impl Service {
             proving: JoinSet::new(),
             wait_for_proof: Vec::new(),
             gpus: Arc::new(Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root)),
-            looks: Looks::new(config.members.iter().map(|member| member.slot.clone())),
+            looks: Looks::default(),
             surveying: JoinSet::new(),
             wait_for_survey: Vec::new(),
         }
@@ -97,6 +98,20 @@ impl Service {
                 looked.map(|(id, outcome)| Reply::new(id, outcome.map(Answer::Reachable)))
             }
         }
+    }
+
+    /// A member comes or goes: its processes are looked at, or not.
+    pub(super) fn hear(&mut self, change: &Change) {
+        match change {
+            Change::Join(member, _) => self.looks.give_room(&member.slot),
+            Change::Leave(slot, _) => self.looks.take_room(slot),
+            Change::Containers(..) | Change::Policy(_) | Change::Ending(..) => {}
+        }
+    }
+
+    /// The processes of a slot are looked at from now on.
+    pub(super) fn serve_slot(&mut self, slot: &SlotId) {
+        self.looks.give_room(slot);
     }
 
     /// The node's GPUs.

@@ -4,22 +4,43 @@
 //! Nothing that the broker says names a path, a program, a user or a signal. It names things by numbers that the node gave
 //! it, and by what the node can look up.
 
-use gpu_handoff_policy::Policy;
+use std::collections::BTreeSet;
+
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use serde::{Deserialize, Serialize};
 
-use crate::members::StaticMember;
+use crate::identity::cgroup::{ContainerId, Root};
+use crate::members::Member;
 use crate::registry::Topology;
 
 /// What the node says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FromNode {
-    /// First: how to serve. Two descriptors come along: the state folder, and the node's lock, which the broker holds for as
-    /// long as it lives, so that no other daemon begins before it has ended.
+    /// First: how to serve. Three descriptors come along: the state folder, the node's lock, which the broker holds for as
+    /// long as it lives, so that no other daemon begins before it has ended, and the policy.
     Setup(Setup),
-    /// A member, with the descriptor of its slot's listening socket. Before [`FromNode::Begin`] those that there are.
-    Member(StaticMember),
+    /// A member, with the descriptor of its slot's listening socket. Before [`FromNode::Begin`] those that there are, afterwards
+    /// those that come.
+    Member(Member),
+    /// The member of this slot is gone, and its slot with it.
+    Left(SlotId),
+    /// What containers the member of this slot has by now.
+    Containers {
+        /// The slot.
+        slot: SlotId,
+        /// All of them.
+        containers: BTreeSet<ContainerId>,
+    },
+    /// The pod of this slot is being deleted: nothing new of it, and what it has published is retired.
+    Ending {
+        /// The slot.
+        slot: SlotId,
+        /// When it will be gone at the latest, in milliseconds from now.
+        within_ms: u64,
+    },
+    /// Another policy is in force, which comes along as a descriptor: it may be larger than a packet.
+    Policy,
     /// All that there is at the start has been said: serve.
     Begin,
     /// The answer to a command; where a worker was started, with the broker's end of its request socket.
@@ -39,8 +60,8 @@ pub enum FromNode {
 pub struct Setup {
     /// The node's boot.
     pub boot: u64,
-    /// The policy.
-    pub policy: Policy,
+    /// Where the pods of this node are among the groups of its processes.
+    pub cgroup_root: Root,
     /// The node's GPUs, as the driver's part of `/proc` names them.
     pub gpus: Vec<DeviceUuid>,
     /// How many connections may have the broker poll at the same time.

@@ -39,7 +39,7 @@ fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
             let group = GroupKey { namespace: "n".parse().unwrap(), name: "g".parse().unwrap() };
             let slot: gpu_handoff_protocol::SlotId = format!("slot-{number}").parse().unwrap();
             let (pod, uid) = (PodRef { namespace, name }, slot.clone().into());
-            let facts = MemberFacts { pod, slot, uid, group, devices: None };
+            let facts = MemberFacts { pod, slot, uid, group, service_account: None, devices: None };
             owner.apply(None, Input::MemberJoined(member, facts)).log();
             let process = ProcessKey { pid: number, started: 1, pidfs_inode: None };
             let facts =

@@ -6,6 +6,7 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{BrokerBody, Grant, RequestId, SeatEnd, Target, Wanted};
 use gpu_handoff_protocol::{BufferId, BufferName, Code, GroupKey, Kind, LeaseId, Refusal};
 
+use super::holders::NOBODY;
 use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, Importer, MemberId, Note, Registry, SessionId};
@@ -96,7 +97,7 @@ impl Registry {
             Target::Id(id) => self.find_by_id(session, group, *id),
             Target::Name(name) => {
                 let newest = self.groups.get(group).and_then(|g| g.names.get(name)).map(Named::newest);
-                let newest = newest.and_then(|id| self.buffers.get(&id));
+                let newest = newest.and_then(|id| self.buffers.get(&id)).filter(|b| self.sees(session, b));
                 let known = newest.map_or(0, |b| b.info.generation).max(item.newer_than);
                 if !self.expected.is_over() && self.expects_newer(group, name_tag(name), known) {
                     return Found::Restoring;
@@ -113,11 +114,11 @@ impl Registry {
         if let Err(refusal) = self.is_of_this_boot(id) {
             return Found::Refused(refusal);
         }
-        if let Some(expected) = self.find_expected(id, group) {
+        if let Some(expected) = self.find_expected(session, id, group) {
             return expected;
         }
         // Another tenant's buffer reads exactly like one that does not exist.
-        let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
+        let known = self.buffers.get(&id).filter(|b| self.sees(session, b));
         match (known.map(|b| b.ending), self.ended_of(id, group)) {
             (Some(None), _) => Found::Here(id),
             (Some(Some(ending)), _) => Found::Refused(ending.refusal(id)),
@@ -138,11 +139,15 @@ impl Registry {
         newest.is_some_and(|(generation, _)| generation > known)
     }
 
-    /// A buffer of this group that is being restored, or whose end is known though it was not.
-    fn find_expected(&self, id: BufferId, group: &GroupKey) -> Option<Found> {
+    /// A buffer that is being restored, or whose end is known though it was not.
+    fn find_expected(&self, session: SessionId, id: BufferId, group: &GroupKey) -> Option<Found> {
         let alive = self.expected.buffers.get(&id)?;
         // As with buffers that are there: another tenant's reads like one that does not exist.
-        if alive.group != Tag::of_group(group) {
+        let sees = match self.member_of(alive.member) {
+            NOBODY => alive.group == Tag::of_group(group) && self.party_of(session)?.is_at_home(),
+            owner => self.sees_member(session, owner),
+        };
+        if !sees {
             return None;
         }
         Some(match alive.retiring {
@@ -180,9 +185,7 @@ impl Registry {
         self.give(id, session);
         self.leases.insert(lease, id);
         self.record_leased(lease, id, member, process);
-        if let Some(usage) = self.usage_mut(member) {
-            usage.leases += 1;
-        }
+        self.account(member, |usage| usage.leases += 1);
         self.effects.push(Effect::Note(Note::Leased(lease, id, session)));
         Ok(Grant { lease, buffer: info, carrier, rewrite_pid_word, receipt: None, seat })
     }
@@ -196,7 +199,10 @@ impl Registry {
         if let Some(reason) = self.is_about_to_end(buffer) {
             return Err(super::ending::retired(id, reason));
         }
-        self.policy.may_lease(&self.held_by(member), 1)?;
+        if !self.sees(importer.session, buffer) {
+            return Err(gone());
+        }
+        self.policy.may_lease(&member.facts.party(), &self.held_by(member), 1)?;
         self.check_reach(member, &s.facts, importer.device, buffer.info.facts.device)?;
         let rewrite = buffer.info.facts.kind == Kind::Legacy && self.collides(s.facts.own_pid, buffer)?;
         Ok((s.facts.member, rewrite))
@@ -245,8 +251,12 @@ impl Registry {
     /// Tells those that wait for these names that they are about to be published.
     pub(super) fn announce(&mut self, session: SessionId, names: &[BufferName]) {
         let Some(group) = self.group_of(session).cloned() else { return };
+        let publisher = self.sessions.get(&session).map(|s| s.facts.member);
         for name in names {
             for (waiter, request) in self.waits.announce(&group, name) {
+                if !publisher.is_some_and(|publisher| self.sees_member(waiter, publisher)) {
+                    continue;
+                }
                 self.reply(waiter, request, BrokerBody::Announced);
             }
         }

@@ -13,6 +13,7 @@ use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, LeaseId, Refusa
 
 use super::ending::{Ending, retired};
 use super::given::Given;
+use super::publish::add_buffer;
 use super::{Buffer, Effect, MemberId, NOTICE, Note, Purpose, Registry, SessionId};
 use crate::journal::AliveBuffer;
 
@@ -220,7 +221,7 @@ impl Registry {
         self.place(&info, &group, by.member);
         self.adopt(id, by.member, &info);
         self.expected.buffer_settled(id);
-        self.count_descriptor(by.member, &carrier);
+        self.take_up(by.member, &carrier);
         if let Some(buffer) = self.buffers.get_mut(&id) {
             // A lease's receipt says less of the buffer than its own.
             buffer.info = Arc::clone(&info);
@@ -229,7 +230,7 @@ impl Registry {
         self.own(id, owner);
         self.name(&group, &info);
         self.effects.push(Effect::Note(Note::Restored(Arc::clone(&info))));
-        self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
+        self.tell_watchers(id, &Event::Appeared(Arc::clone(&info)));
         self.waits.buffer_settled(id);
         if by.session.is_some() {
             self.keep(id, Purpose::Keep);
@@ -249,10 +250,7 @@ impl Registry {
         let Some(buffer) = self.buffers.get_mut(&id).filter(|b| b.member != member) else { return };
         let before = std::mem::replace(&mut buffer.member, member);
         self.uncharge(before, info);
-        if let Some(usage) = self.usage_mut(member) {
-            usage.buffers += 1;
-            usage.bytes += info.facts.allocation_size;
-        }
+        self.account(member, |usage| add_buffer(usage, &info.facts));
     }
 
     /// Puts a buffer back that nobody owns: one that is ending, or one that is known from a lease alone.
@@ -283,9 +281,7 @@ impl Registry {
         if self.buffers.contains_key(&id) {
             return;
         }
-        if let Some(usage) = self.usage_mut(member) {
-            usage.buffers += 1;
-            usage.bytes += info.facts.allocation_size;
+        if self.account(member, |usage| add_buffer(usage, &info.facts)) {
             self.expected.reserved.settle(id);
         }
         let leases = self.expected.leases_of.get(&id).cloned().unwrap_or_default();
@@ -349,9 +345,7 @@ impl Registry {
         let Some(s) = self.sessions.get_mut(&session) else { return };
         s.leases.insert(lease);
         let member = s.facts.member;
-        if let Some(usage) = self.usage_mut(member) {
-            usage.leases += 1;
-        }
+        self.account(member, |usage| usage.leases += 1);
         self.give(id, session);
     }
 

@@ -116,7 +116,7 @@ impl Registry {
         let Some(buffer) = self.buffers.get(&id) else {
             return Err(self.ended_of(id, group).map_or_else(unknown, |reason| retired(id, reason)));
         };
-        if !self.policy.may_exchange(&buffer.group, group) {
+        if !self.sees(session, buffer) {
             return Err(unknown());
         }
         if buffer.owner != Some(session) {
@@ -160,7 +160,7 @@ impl Registry {
         let (group, info, member) = (buffer.group.clone(), Arc::clone(&buffer.info), buffer.member);
         let carrier = buffer.carrier.take();
         if let Some(carrier) = carrier {
-            self.uncount_descriptor(member, &carrier);
+            self.let_go(member, &carrier);
             self.effects.push(Effect::Forget(member, id, carrier));
         }
         self.unname(&group, &info);
@@ -182,7 +182,7 @@ impl Registry {
 
     /// Gives up memory that is of no buffer.
     pub(super) fn give_up(&mut self, member: MemberId, carrier: Carrier) {
-        self.uncount_descriptor(member, &carrier);
+        self.let_go(member, &carrier);
         self.effects.push(Effect::Dispose(member, carrier));
     }
 
@@ -200,9 +200,7 @@ impl Registry {
         let Some(id) = self.leases.remove(&lease) else { return };
         self.get_up(id, lease, how);
         self.records.push(Record::LeaseEnded { lease });
-        if let Some(usage) = self.usage_mut(member) {
-            usage.leases -= 1;
-        }
+        self.account(member, |usage| usage.leases -= 1);
         let Some(buffer) = self.buffers.get_mut(&id) else { return };
         buffer.leases -= 1;
         if buffer.ending.is_some() && buffer.leases == 0 {

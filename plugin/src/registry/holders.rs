@@ -15,7 +15,7 @@ use crate::journal::{Record, Tag};
 /// Sessions with a number from here on are processes that have not reattached; connections have smaller ones.
 pub(super) const FIRST_HOLDER: u64 = 1 << 63;
 /// The member of buffers whose pod is not on this node any more.
-const NOBODY: MemberId = MemberId(u32::MAX);
+pub(super) const NOBODY: MemberId = MemberId(u32::MAX);
 
 impl Registry {
     /// The session that stands for a process until it comes back.

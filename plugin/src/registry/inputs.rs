@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::message::{EndReason, Publication, RequestId, Wanted};
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{
-    BufferId, BufferName, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, SetPart, SlotId,
+    BufferId, BufferName, DeviceUuid, GroupKey, LeaseId, PodRef, PodUid, Refusal, ServiceAccount, SetPart,
+    SlotId,
 };
 
 use super::{MemberId, SessionId, Shown, Topology, WantedSet};
@@ -15,6 +17,8 @@ use super::{MemberId, SessionId, Shown, Topology, WantedSet};
 pub enum Input {
     /// A pod takes part from now on.
     MemberJoined(MemberId, MemberFacts),
+    /// A pod is being deleted and will be gone by then: it publishes nothing more, and what it has published is retired.
+    MemberEnding(MemberId, Instant),
     /// A pod is gone, and all of its processes with it.
     MemberLeft(MemberId),
     /// A process of a member connected and said hello.
@@ -42,6 +46,8 @@ pub enum Input {
     PidWordProven(bool),
     /// The driver has said what GPUs there are, and which reach each other.
     Surveyed(Topology),
+    /// Another policy is in force.
+    NewPolicy(Box<Policy>),
 }
 
 /// What is known of a member.
@@ -55,6 +61,8 @@ pub struct MemberFacts {
     pub uid: PodUid,
     /// Its group.
     pub group: GroupKey,
+    /// The pod's service account, where one is known.
+    pub service_account: Option<ServiceAccount>,
     /// The GPUs it holds; `None`: it may use all of the node's.
     pub devices: Option<Vec<DeviceUuid>>,
 }

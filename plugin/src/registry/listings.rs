@@ -94,8 +94,10 @@ impl Registry {
         g.watchers.insert((session, request));
         let named = g.names.values().flat_map(Named::buffers);
         let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
-        live.sort_by_cached_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
+        // What is not shown is work, too.
         let listed = super::ending::count(live.len());
+        live.retain(|id| self.buffers.get(id).is_some_and(|buffer| self.sees(session, buffer)));
+        live.sort_by_cached_key(|id| self.buffers.get(id).map(|b| place(&b.info)));
         for id in live {
             if let Some(info) = self.buffers.get(&id).map(|b| Arc::clone(&b.info)) {
                 self.reply(session, request, BrokerBody::Event(Event::Appeared(info)));
@@ -110,7 +112,8 @@ impl Registry {
         let Some(group) = self.group_of(session).and_then(|g| self.groups.get(g)) else { return Ok(()) };
         let begun = group.watchers.range((session, RequestId::MIN)..=(session, RequestId::MAX)).count();
         let open = (begun + self.listings.of(session).count()) as u64;
-        let limit = self.policy.quota.watches;
+        let Some(party) = self.party_of(session) else { return Ok(()) };
+        let limit = self.policy.quota_of(&party).watches;
         if open < limit {
             return Ok(());
         }

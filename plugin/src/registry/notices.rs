@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use gpu_handoff_protocol::BufferId;
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
-use gpu_handoff_protocol::{BufferId, GroupKey};
 
 use super::{Registry, SessionId};
 
@@ -11,8 +11,12 @@ use super::{Registry, SessionId};
 pub(super) const NOTICE: RequestId = 0;
 
 impl Registry {
-    pub(super) fn tell_watchers(&mut self, group: &GroupKey, event: &Event) {
-        let Some(watchers) = self.groups.get(group).map(|g| g.watchers.clone()) else { return };
+    /// Tells those that watch the buffer's group and may know of it.
+    pub(super) fn tell_watchers(&mut self, id: BufferId, event: &Event) {
+        let Some(buffer) = self.buffers.get(&id) else { return };
+        let Some(group) = self.groups.get(&*buffer.group) else { return };
+        let sees = |(session, _): &&(SessionId, RequestId)| self.sees(*session, buffer);
+        let watchers: Vec<_> = group.watchers.iter().filter(sees).copied().collect();
         for (session, request) in watchers {
             self.reply(session, request, BrokerBody::Event(event.clone()));
         }
@@ -21,12 +25,11 @@ impl Registry {
     /// Tells watchers, the owner, and everybody who was ever given the buffer.
     pub(super) fn tell_all(&mut self, id: BufferId, event: &Event) {
         let Some(buffer) = self.buffers.get(&id) else { return };
-        let group = buffer.group.clone();
         let told = buffer.given.iter().chain(buffer.owner);
         let concerned: BTreeSet<SessionId> = told.filter(|s| self.sessions.contains_key(s)).collect();
         for session in concerned {
             self.reply(session, NOTICE, BrokerBody::Event(event.clone()));
         }
-        self.tell_watchers(&group, event);
+        self.tell_watchers(id, event);
     }
 }

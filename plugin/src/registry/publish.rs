@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use gpu_handoff_policy::Usage;
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
-use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, PodRef, Refusal};
+use gpu_handoff_protocol::{BufferFacts, BufferInfo, BufferName, Code, GroupKey, Lifetime, PodRef, Refusal};
 
 use crate::journal::Tag;
 use crate::limits;
@@ -63,10 +64,13 @@ impl Registry {
         vetted: &Vetted,
     ) -> Result<PodRef, Refusal> {
         let Some(m) = self.members.get(&member) else { return Err(Refusal::new(Code::ShuttingDown)) };
+        if m.is_ending {
+            return Err(Refusal::new(Code::ShuttingDown).compared_with("pod", "running", "being deleted"));
+        }
         let facts = &vetted.publication.facts;
         check_range(facts.offset, facts.size, facts.allocation_size)?;
         m.check_holds(facts.device)?;
-        self.policy.may_publish(&self.held_by(m), facts)?;
+        self.policy.may_publish(&m.facts.party(), &self.held_by(m), facts)?;
         self.check_order(session, facts)?;
         self.has_share_for(m, &vetted.publication.carrier)?;
         Ok(m.facts.pod.clone())
@@ -108,11 +112,8 @@ impl Registry {
         match newest.and_then(|id| self.buffers.get(&id)) {
             Some(other) if other.member != member => {
                 let wanted = format!("{name} free, or held by the publishing pod");
-                Err(Refusal::new(Code::NameTaken).compared_with(
-                    "name",
-                    wanted,
-                    format!("held by pod {}", other.info.owner),
-                ))
+                let found = self.holder_for(member, other.member, &other.info.owner);
+                Err(Refusal::new(Code::NameTaken).compared_with("name", wanted, found))
             }
             _ => Ok(()),
         }
@@ -126,37 +127,27 @@ impl Registry {
 
     /// Counts a buffer as its member's, whether anybody sees it yet or not.
     pub(super) fn charge(&mut self, member: MemberId, info: &BufferInfo, carrier: &Carrier) {
-        if let Some(usage) = self.usage_mut(member) {
-            usage.buffers += 1;
-            usage.bytes += info.facts.allocation_size;
-        }
-        self.count_descriptor(member, carrier);
+        self.account(member, |usage| add_buffer(usage, &info.facts));
+        self.take_up(member, carrier);
     }
 
-    /// Counts the descriptor of what is kept for a member, if it has one.
-    pub(super) fn count_descriptor(&mut self, member: MemberId, carrier: &Carrier) {
-        let more = u64::from(matches!(carrier, Carrier::Descriptor(_)));
-        self.descriptors += more;
-        if let Some(m) = self.members.get_mut(&member) {
-            m.descriptors += more;
-        }
+    /// Counts memory that is kept from now on.
+    pub(super) fn take_up(&mut self, member: MemberId, carrier: &Carrier) {
+        let descriptors = u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.descriptors += descriptors;
+        self.account(member, |usage| usage.descriptors += descriptors);
     }
 
     /// Counts it no longer.
-    pub(super) fn uncount_descriptor(&mut self, member: MemberId, carrier: &Carrier) {
-        let less = u64::from(matches!(carrier, Carrier::Descriptor(_)));
-        self.descriptors -= less;
-        if let Some(m) = self.members.get_mut(&member) {
-            m.descriptors -= less;
-        }
+    pub(super) fn let_go(&mut self, member: MemberId, carrier: &Carrier) {
+        let descriptors = u64::from(matches!(carrier, Carrier::Descriptor(_)));
+        self.descriptors -= descriptors;
+        self.account(member, |usage| usage.descriptors -= descriptors);
     }
 
     /// Counts it no longer. Its descriptor is counted until it is [given up](Self::give_up).
     pub(super) fn uncharge(&mut self, member: MemberId, info: &BufferInfo) {
-        if let Some(usage) = self.usage_mut(member) {
-            usage.buffers -= 1;
-            usage.bytes -= info.facts.allocation_size;
-        }
+        self.account(member, |usage| remove_buffer(usage, &info.facts));
     }
 
     /// Lets a buffer appear that is charged already.
@@ -174,15 +165,16 @@ impl Registry {
         }
         self.name(&group, &info);
         self.record_published(&info, &group, member);
-        self.tell_watchers(&group, &Event::Appeared(Arc::clone(&info)));
         self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
         // The receipt of a set's buffer was given with the part that brought it.
         let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
         let (carrier, owner) = (Some(carrier), Some(owner));
         let (leases, given) = (0, Given::default());
         let group = self.shared_group(member, group);
+        let appeared = Event::Appeared(Arc::clone(&info));
         let buffer = Buffer { info, group, owner, member, carrier, ending: None, leases, given };
         self.buffers.insert(id, Box::new(buffer));
+        self.tell_watchers(id, &appeared);
         self.keep(id, purpose);
     }
 
@@ -237,6 +229,24 @@ impl Registry {
             group.names.remove(&info.facts.name);
         }
     }
+}
+
+/// Counts a buffer.
+pub(super) fn add_buffer(usage: &mut Usage, facts: &BufferFacts) {
+    usage.buffers += 1;
+    usage.bytes += facts.allocation_size;
+    usage.pod_lifetime_bytes += lasting_bytes(facts);
+}
+
+/// Counts it no longer.
+pub(super) fn remove_buffer(usage: &mut Usage, facts: &BufferFacts) {
+    usage.buffers -= 1;
+    usage.bytes -= facts.allocation_size;
+    usage.pod_lifetime_bytes -= lasting_bytes(facts);
+}
+
+fn lasting_bytes(facts: &BufferFacts) -> u64 {
+    if facts.lifetime == Lifetime::Pod { facts.allocation_size } else { 0 }
 }
 
 /// A buffer is a part of its allocation, and not an empty one.

@@ -60,7 +60,7 @@ impl Registry {
         self.is_of_this_boot(id)?;
         let unknown = || Refusal::new(Code::NotFound).compared_with("timeline", id, "none such");
         let group = self.group_of(session).ok_or_else(unknown)?;
-        let known = self.buffers.get(&id).filter(|b| self.policy.may_exchange(&b.group, group));
+        let known = self.buffers.get(&id).filter(|b| self.sees(session, b));
         let Some(buffer) = known else {
             return Err(self.ended_of(id, group).map_or_else(unknown, |reason| retired(id, reason)));
         };

@@ -30,12 +30,27 @@ impl Registry {
                 tag,
                 group_tag: group,
                 usage: Usage::default(),
-                descriptors: 0,
                 waited: 0,
                 lists_from: None,
                 sessions: BTreeSet::new(),
+                is_ending: false,
             },
         );
+    }
+
+    /// Its holders learn of it while its processes still run, and have until the pod's end to let go.
+    pub(super) fn member_ending(&mut self, member: MemberId, until: Instant, now: Instant) {
+        let Some(m) = self.members.get_mut(&member) else { return };
+        m.is_ending = true;
+        let until = until.min(now + self.policy.retire_deadline_of(&m.facts.pod.namespace));
+        let sessions = m.sessions.clone();
+        let of_session = |session| self.sessions.get(&session).map(|s| s.published.clone());
+        let published: Vec<_> = sessions.into_iter().filter_map(of_session).flatten().collect();
+        for id in published {
+            if self.buffers.get(&id).is_some_and(|buffer| buffer.ending.is_none()) {
+                self.end_buffer(id, EndReason::Retired, Some(until), now);
+            }
+        }
     }
 
     pub(super) fn member_left(&mut self, member: MemberId, now: Instant) {
@@ -51,6 +66,8 @@ impl Registry {
         let Some(left) = self.members.remove(&member) else { return };
         if let Some(group) = self.groups.get_mut(&left.facts.group) {
             group.members -= 1;
+            // What others still lease of it is nobody's to answer for any more.
+            subtract(&mut group.usage, &left.usage);
             if group.members == 0 {
                 self.groups.remove(&left.facts.group);
             }
@@ -95,4 +112,12 @@ impl Registry {
             self.holder_is_gone(session, facts);
         }
     }
+}
+
+fn subtract(from: &mut Usage, what: &Usage) {
+    from.buffers -= what.buffers;
+    from.bytes -= what.bytes;
+    from.pod_lifetime_bytes -= what.pod_lifetime_bytes;
+    from.leases -= what.leases;
+    from.descriptors -= what.descriptors;
 }

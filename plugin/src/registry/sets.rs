@@ -102,8 +102,9 @@ impl Registry {
             None => Ok(()),
             Some(holder) => {
                 let wanted = format!("{name} free, or held by the publishing pod");
-                let pod = self.members.get(&holder).map_or_else(String::new, |m| m.facts.pod.to_string());
-                Err(Refusal::new(Code::NameTaken).compared_with("set", wanted, format!("held by pod {pod}")))
+                let pod = self.members.get(&holder).map(|m| &m.facts.pod);
+                let found = pod.map_or_else(String::new, |pod| self.holder_for(member, holder, pod));
+                Err(Refusal::new(Code::NameTaken).compared_with("set", wanted, found))
             }
         }
     }
@@ -125,7 +126,7 @@ impl Registry {
     ) {
         let Some(group) = self.group_of(session).cloned() else { return };
         let (for_missing, until) = (until.is_some(), until.unwrap_or(now + limits::RESTORING_PATIENCE));
-        if !self.must_wait(&group, &wanted, for_missing) {
+        if !self.must_wait(session, &group, &wanted, for_missing) {
             self.settle_set(session, request, &wanted, Code::NotFound);
             return;
         }
@@ -139,9 +140,9 @@ impl Registry {
     }
 
     /// Whether the set may still come: it is waited for, or being restored.
-    fn must_wait(&self, group: &GroupKey, wanted: &WantedSet, for_missing: bool) -> bool {
-        match self.newest_version(group, &wanted.name, wanted.newer_than) {
-            Some((generation, _)) => self.expects_newer_set(group, &wanted.name, generation),
+    fn must_wait(&self, session: SessionId, group: &GroupKey, wanted: &WantedSet, for_missing: bool) -> bool {
+        match self.find_set(session, group, wanted) {
+            Some((set, _)) => self.expects_newer_set(group, &wanted.name, set.generation),
             None => for_missing || self.expects_newer_set(group, &wanted.name, wanted.newer_than),
         }
     }
@@ -159,8 +160,18 @@ impl Registry {
         versions.newest(above).find(|(_, version)| stays(version))
     }
 
-    fn find_set(&self, group: &GroupKey, wanted: &WantedSet) -> Option<(SetInfo, Vec<BufferId>)> {
+    /// The newest version, if the session may know of it: all of a set is one pod's.
+    fn find_set(
+        &self,
+        session: SessionId,
+        group: &GroupKey,
+        wanted: &WantedSet,
+    ) -> Option<(SetInfo, Vec<BufferId>)> {
         let (generation, version) = self.newest_version(group, &wanted.name, wanted.newer_than)?;
+        let sees = |id| self.buffers.get(id).is_some_and(|buffer| self.sees(session, buffer));
+        if !version.buffers.values().all(sees) {
+            return None;
+        }
         let info = SetInfo { name: wanted.name.clone(), generation, total: version.total };
         Some((info, version.buffers.values().copied().collect()))
     }
@@ -181,7 +192,8 @@ impl Registry {
         missing: Code,
     ) -> Result<(SetInfo, Vec<Grant>), Refusal> {
         let group = self.group_of(session).cloned().ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        let (set, ids) = self.find_set(&group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
+        let (set, ids) =
+            self.find_set(session, &group, wanted).ok_or_else(|| no_set(&group, wanted, missing))?;
         let importer = Importer { session, device: wanted.device };
         self.may_lease_all(importer, &ids)?;
         let mut grants = Vec::with_capacity(ids.len());
@@ -204,7 +216,7 @@ impl Registry {
     fn may_lease_all(&self, importer: Importer, ids: &[BufferId]) -> Result<(), Refusal> {
         let member = self.sessions.get(&importer.session).and_then(|s| self.members.get(&s.facts.member));
         let member = member.ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        self.policy.may_lease(&self.held_by(member), ids.len() as u64)?;
+        self.policy.may_lease(&member.facts.party(), &self.held_by(member), ids.len() as u64)?;
         ids.iter().try_for_each(|id| {
             self.may_import(importer, *id)?;
             self.has_seat(*id)
@@ -225,7 +237,7 @@ impl Registry {
     pub(super) fn settle_stirred_set_waits(&mut self) {
         for key in self.set_waits.take_stirred() {
             let Some(Waiting { group, wanted, for_missing, .. }) = self.set_waits.get(key) else { continue };
-            if !self.must_wait(group, wanted, *for_missing) {
+            if !self.must_wait(key.0, group, wanted, *for_missing) {
                 self.end_set_wait(key, Code::NotFound);
             }
         }

@@ -34,6 +34,7 @@ mod restart_times;
 mod restart_today;
 mod restarts;
 mod sets;
+mod sight;
 mod stories;
 
 const BOOT: BootTag = BootTag(7);
@@ -265,6 +266,7 @@ fn member_facts(member: u32, group: &str) -> MemberFacts {
         slot: slot(member),
         uid: slot(member).into(),
         group: group_key(group),
+        service_account: None,
         devices: None,
     }
 }

@@ -7,6 +7,8 @@ use gpu_handoff_protocol::message::EndReason;
 use gpu_handoff_protocol::receipt::{BufferReceipt, LeaseReceipt};
 use gpu_handoff_protocol::{Code, GroupKey, Refusal};
 
+use super::holders::NOBODY;
+use super::publish::remove_buffer;
 use super::{Member, MemberId, Registry, SessionId};
 
 impl Registry {
@@ -16,25 +18,39 @@ impl Registry {
         self.is_of_todays_group(m, &receipt.group)?;
         let facts = &receipt.info.facts;
         m.check_holds(facts.device)?;
-        let mut others = m.usage;
+        let mut others = self.has(m);
         if self.buffers.get(&receipt.info.id).is_some_and(|b| b.member == member) {
             // It is counted already, since one of its leases was claimed.
-            others.buffers = others.buffers.saturating_sub(1);
-            others.bytes = others.bytes.saturating_sub(facts.allocation_size);
+            remove_buffer(&mut others.pod, facts);
+            remove_buffer(&mut others.group, facts);
         }
-        self.policy.may_publish(&others, facts)
+        self.policy.may_publish(&m.facts.party(), &others, facts)
     }
 
     /// Whether a session's member may have this lease of before.
     pub(super) fn may_still_lease(&self, session: SessionId, receipt: &LeaseReceipt) -> Result<(), Refusal> {
         let member = self.sessions.get(&session).map(|s| s.facts.member);
         let m = member.and_then(|m| self.members.get(&m)).ok_or_else(|| Refusal::new(Code::ShuttingDown))?;
-        self.is_of_todays_group(m, &receipt.group)?;
-        self.policy.may_lease(&m.usage, 1)
+        self.sees_still(m, receipt)?;
+        self.policy.may_lease(&m.facts.party(), &self.has(m), 1)
+    }
+
+    /// Whether a member may still have what it leased.
+    fn sees_still(&self, member: &Member, receipt: &LeaseReceipt) -> Result<(), Refusal> {
+        let info = &receipt.buffer;
+        let owner = self.expected.buffers.get(&info.id).map(|alive| self.member_of(alive.member));
+        let owner =
+            owner.or_else(|| self.buffers.get(&info.id).map(|buffer| buffer.member)).unwrap_or(NOBODY);
+        let publisher = self.publisher(owner, &info.owner.namespace, &receipt.group);
+        if self.policy.may_acquire(&publisher, &member.facts.party(), info.facts.kind) {
+            return Ok(());
+        }
+        self.is_of_todays_group(member, &receipt.group)?;
+        Err(Refusal::new(Code::PolicyDenied).compared_with("exchange", "a rule for both pods", "none"))
     }
 
     fn is_of_todays_group(&self, member: &Member, group: &GroupKey) -> Result<(), Refusal> {
-        if self.policy.may_exchange(group, &member.facts.group) {
+        if *group == member.facts.group {
             return Ok(());
         }
         let wanted = format!("{group}, where it was given");

@@ -1,9 +1,15 @@
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use gpu_handoff_protocol::BootTag;
 use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::*;
+use crate::identity::cgroup::Root;
+
+fn slots() -> Slots {
+    Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
+}
 
 /// A broker that was taken over: we speak for it. Its process just lives.
 fn taken_over() -> (Broker, Service, SeqPacket) {
@@ -11,6 +17,9 @@ fn taken_over() -> (Broker, Service, SeqPacket) {
         awake: 0,
         run_dir: "/nowhere".into(),
         policy: serde_json::from_str("{}").unwrap(),
+        kubelet: None,
+        policy_file: None,
+        cgroup_root: Root::default(),
         members: Vec::new(),
         boot: BootTag(7),
         state_dir: "/nowhere".into(),
@@ -53,7 +62,7 @@ async fn one_that_says_what_a_broker_does_not_say_is_ended() {
     for bytes in garbage {
         let (mut broker, mut service, its) = taken_over();
         say(&its, bytes);
-        endings.spawn(async move { broker.attend(&mut service).await });
+        endings.spawn(async move { broker.attend(&mut service, &mut slots()).await });
     }
     while let Some(ending) = endings.join_next().await {
         let ending = ending.unwrap();
@@ -68,7 +77,7 @@ async fn one_that_brings_descriptors_is_ended() {
     let null: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
     let packet = Outgoing { bytes: b"\"ready\"".to_vec(), descriptors: vec![null; 64] };
     assert!(its.try_send(&packet).unwrap());
-    let ending = broker.attend(&mut service).await;
+    let ending = broker.attend(&mut service, &mut slots()).await;
     assert!(ending.how.contains("descriptors"), "{}", ending.how);
 }
 
@@ -85,7 +94,7 @@ async fn one_that_asks_without_end_and_reads_nothing_is_ended() {
         }
         asked
     });
-    let ending = broker.attend(&mut service).await;
+    let ending = broker.attend(&mut service, &mut slots()).await;
     assert!(ending.was_ready && ending.how.contains("it took no answer"), "{}", ending.how);
     drop(broker);
     assert!(flood.join().unwrap() > 100);

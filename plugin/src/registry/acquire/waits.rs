@@ -101,6 +101,11 @@ impl Waits {
         }
     }
 
+    /// Anything may be otherwise now.
+    pub(in crate::registry) fn stir_all(&mut self) {
+        self.waiters.stir(self.waiting.keys());
+    }
+
     /// Much that was being restored never will be there.
     pub(in crate::registry) fn stir_restoring(&mut self) {
         self.waiters.stir_restoring();

@@ -162,7 +162,7 @@ impl Registry {
             self.drop_staged(other);
         }
         if let Some(m) = self.members.get(&member) {
-            self.policy.may_hold(&self.held_by(m), u64::from(part.total))?;
+            self.policy.may_hold(&m.facts.party(), &self.held_by(m), u64::from(part.total))?;
         }
         let generation = self.next_generation(&group);
         let (name, until) = (part.name.clone(), now + limits::SET_PART_TIME);

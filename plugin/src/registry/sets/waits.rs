@@ -55,6 +55,11 @@ impl Waits {
         self.waiters.name_stirred(group, name, generation);
     }
 
+    /// Anything may be otherwise now.
+    pub(in crate::registry) fn stir_all(&mut self) {
+        self.waiters.stir(self.waiting.keys());
+    }
+
     /// Much that was being restored never will be there.
     pub(in crate::registry) fn stir_restoring(&mut self) {
         self.waiters.stir_restoring();

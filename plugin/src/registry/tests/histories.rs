@@ -280,6 +280,7 @@ pub(super) fn check(w: &World) {
             (buffers, leases, buffers * 100)
         );
     }
+    check_groups(r);
     check_reserved(r);
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
     let staged: u64 = r.members.keys().map(|m| r.staging.charged(*m).0).sum();
@@ -295,6 +296,21 @@ pub(super) fn check(w: &World) {
     check_journal(w);
 }
 
+/// A group holds what its members hold, and they all descriptors that there are.
+fn check_groups(r: &Registry) {
+    for (key, group) in &r.groups {
+        let members = r.members.values().filter(|m| m.facts.group == *key).map(|m| m.usage);
+        let all = members.fold(gpu_handoff_policy::Usage::default(), |all, one| gpu_handoff_policy::Usage {
+            buffers: all.buffers + one.buffers,
+            bytes: all.bytes + one.bytes,
+            pod_lifetime_bytes: all.pod_lifetime_bytes + one.pod_lifetime_bytes,
+            leases: all.leases + one.leases,
+            descriptors: all.descriptors + one.descriptors,
+        });
+        assert_eq!(group.usage, all);
+    }
+}
+
 /// Room is kept for just what is expected of members and not counted as theirs.
 fn check_reserved(r: &Registry) {
     for member in r.members.values() {
@@ -302,7 +318,7 @@ fn check_reserved(r: &Registry) {
         let of_it = r.expected.buffers.iter().filter(|(id, b)| b.member == member.tag && !is_counted(*id));
         let kept = of_it.fold((0, 0), |(count, bytes), (_, b)| (count + 1, bytes + b.bytes));
         let leases = r.expected.leases.values().filter(|l| l.holder == member.tag).count() as u64;
-        let (held, has) = (r.held_by(member), member.usage);
+        let (held, has) = (r.held_by(member).pod, member.usage);
         assert_eq!((held.buffers - has.buffers, held.bytes - has.bytes), kept);
         assert_eq!(held.leases - has.leases, leases);
     }

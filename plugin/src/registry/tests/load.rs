@@ -131,7 +131,7 @@ fn who_waits_for_a_set_is_told_when_the_rest_of_it_will_not_come() {
     let shown: Vec<Shown> = ids.iter().map(|id| bare(&buffer_receipt(&w, 0, *id))).collect();
     // There is no room for the first one in today's quota.
     let quota = Quota { bytes: 500, ..Quota::default() };
-    w.restart_with(Policy { legacy: LegacyRule::WithinNamespace, quota });
+    w.restart_with(Policy { legacy: LegacyRule::WithinNamespace, quota, ..Policy::default() });
     let consumer = w.open(1, 3);
     let (waiting, sent) = w.ask(consumer, Ask::AcquireSet { wanted: wanted_set("model", 0), until: None });
     assert!(sent.is_empty());
@@ -324,7 +324,7 @@ fn no_member_takes_more_than_half_of_the_descriptors_that_others_leave() {
     w.tell(Input::MemberLeft(MemberId(0)));
     assert_eq!(fill(&mut w, sessions[1], "b").0, (ALL - sure) / 2 - ALL / 4);
     // After a restart all that was comes back.
-    let held = w.registry.members[&MemberId(1)].descriptors;
+    let held = w.registry.members[&MemberId(1)].usage.descriptors;
     let shown: Vec<Shown> = w.told.kept[&MemberId(1)]
         .keys()
         .map(|id| Shown {
@@ -339,7 +339,7 @@ fn no_member_takes_more_than_half_of_the_descriptors_that_others_leave() {
     for one in shown {
         assert_eq!(w.offer(1, one), Ok(()));
     }
-    assert_eq!(w.registry.members[&MemberId(1)].descriptors, held);
+    assert_eq!(w.registry.members[&MemberId(1)].usage.descriptors, held);
 }
 
 #[test]

@@ -10,8 +10,7 @@ fn memory_of_a_buffer() {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
         text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
     };
-    let quota = Quota::default();
-    let mut w = World::new(Policy { legacy: LegacyRule::WithinNamespace, quota });
+    let mut w = World::new(Policy { legacy: LegacyRule::WithinNamespace, ..Policy::default() });
     let producer = w.open(0, 1);
     let count = 15_000;
     let mut vetted: Vec<_> = (0..count)

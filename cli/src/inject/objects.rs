@@ -1,0 +1,192 @@
+//! Injecting into objects, whatever their kind.
+
+use std::fmt;
+
+use gpu_handoff_inject::keys::PREFIX;
+use gpu_handoff_inject::{Denial, Settings, daemon_set_warning, inject};
+use gpu_handoff_protocol::Namespace;
+use serde_json::Value;
+
+use super::{InjectFailure, templates};
+
+/// An object with a pod that is denied.
+#[derive(Debug)]
+pub struct Denied {
+    place: String,
+    denial: Denial,
+}
+
+impl Denied {
+    /// The object, then each reason with its remedy.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "error: {} is denied", self.place)?;
+        for reason in self.denial.reasons() {
+            let compared = reason.compared();
+            writeln!(f, "  {}", reason.code())?;
+            writeln!(f, "    {}: wanted {}, found {}", compared.what, compared.wanted, compared.found)?;
+            writeln!(f, "    remedy: {}", reason.remedy())?;
+            writeln!(f, "    more: gpu-handoff explain {}", reason.code())?;
+        }
+        match self.denial.more() {
+            0 => Ok(()),
+            more => writeln!(f, "  and {more} more"),
+        }
+    }
+}
+
+/// Injects into one object after the other, and remembers what there is to say.
+pub(crate) struct Injector {
+    settings: Settings,
+    namespace: Option<Namespace>,
+    denied: Vec<Denied>,
+    warnings: Vec<String>,
+}
+
+impl Injector {
+    pub(crate) fn new(settings: Settings, namespace: Option<Namespace>) -> Self {
+        Self { settings, namespace, denied: Vec::new(), warnings: Vec::new() }
+    }
+
+    /// What users should know, in the order of their objects.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// # Errors
+    /// All that was denied.
+    pub(crate) fn into_result(self) -> Result<(), InjectFailure> {
+        if self.denied.is_empty() { Ok(()) } else { Err(InjectFailure::Denied(self.denied)) }
+    }
+
+    /// The object with what its pods ask for; `None` where nothing is added.
+    pub(crate) fn inject(&mut self, object: &Value) -> Result<Option<Value>, InjectFailure> {
+        if templates::is_list(object) {
+            return self.inject_list(object);
+        }
+        let Some(paths) = templates::of(object) else {
+            self.look_at_stranger(object);
+            return Ok(None);
+        };
+        let mut after = object.clone();
+        let mut changed = false;
+        for path in &paths {
+            let Some(pod) = after.pointer_mut(path) else { continue };
+            if let Some(injected) = self.inject_pod(object, path, pod)? {
+                *pod = injected;
+                changed = true;
+            }
+        }
+        if !paths.iter().any(String::is_empty) && has_annotation(object) {
+            let name = place(object, "");
+            self.warnings.push(format!(
+                "{name}: annotations of {PREFIX} do nothing there: they belong to the metadata of its pod template"
+            ));
+        }
+        Ok(changed.then_some(after))
+    }
+
+    fn inject_list(&mut self, list: &Value) -> Result<Option<Value>, InjectFailure> {
+        let mut after = list.clone();
+        let mut changed = false;
+        let items = after.get_mut("items").and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten() {
+            if let Some(injected) = self.inject(item)? {
+                *item = injected;
+                changed = true;
+            }
+        }
+        Ok(changed.then_some(after))
+    }
+
+    /// A pod, or the template of one, at this path of the object.
+    fn inject_pod(
+        &mut self,
+        object: &Value,
+        path: &str,
+        pod: &Value,
+    ) -> Result<Option<Value>, InjectFailure> {
+        let place = place(object, path);
+        let namespace = self.namespace_of(object, &place, has_annotation(pod))?;
+        let mut pod = pod.clone();
+        if let Some(volumes) = pod.pointer_mut("/spec/volumes") {
+            read_file_modes(volumes);
+        }
+        match inject(&pod, &namespace, &self.settings) {
+            Ok(injected) => {
+                let told = injected.wishes.as_ref().filter(|_| object["kind"] == "DaemonSet");
+                let told = told.and_then(daemon_set_warning).map(str::to_owned);
+                let warnings = injected.warnings.into_iter().chain(told);
+                self.warnings.extend(warnings.map(|warning| format!("{place}: {warning}")));
+                Ok((!injected.patch.0.is_empty()).then_some(injected.object))
+            }
+            Err(denial) => {
+                self.denied.push(Denied { place, denial });
+                Ok(None)
+            }
+        }
+    }
+
+    /// The namespace that the object says, or that was given. Where the pod asks for nothing, any will do.
+    fn namespace_of(&self, object: &Value, place: &str, asks: bool) -> Result<Namespace, InjectFailure> {
+        let own = object["metadata"]["namespace"].as_str().and_then(|text| text.parse().ok());
+        let fallback = || (!asks).then(|| "default".parse().ok()).flatten();
+        own.or_else(|| self.namespace.clone())
+            .or_else(fallback)
+            .ok_or_else(|| InjectFailure::NoNamespace(place.to_owned()))
+    }
+
+    /// Says so where a kind that is not known has annotations of ours somewhere in it.
+    fn look_at_stranger(&mut self, object: &Value) {
+        if has_annotation_within(object) {
+            self.warnings.push(format!(
+                "{}: passed on as it is: where its pods are is not known here; the webhook injects them when they are \
+                 created",
+                place(object, "")
+            ));
+        }
+    }
+}
+
+/// `Deployment ml/server, spec.template`.
+fn place(object: &Value, path: &str) -> String {
+    let kind = object["kind"].as_str().unwrap_or("an object without a kind");
+    let metadata = &object["metadata"];
+    let name =
+        metadata["name"].as_str().or_else(|| metadata["generateName"].as_str()).unwrap_or("without a name");
+    let name = match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    };
+    let path = path.trim_start_matches('/').replace('/', ".");
+    if path.is_empty() { format!("{kind} {name}") } else { format!("{kind} {name}, {path}") }
+}
+
+fn has_annotation(object: &Value) -> bool {
+    let annotations = object["metadata"]["annotations"].as_object();
+    annotations.into_iter().flatten().any(|(key, _)| key.starts_with(PREFIX))
+}
+
+fn has_annotation_within(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => has_annotation(value) || members.values().any(has_annotation_within),
+        Value::Array(items) => items.iter().any(has_annotation_within),
+        _ => false,
+    }
+}
+
+/// `defaultMode: 0644` is a number to Kubernetes, in octal, and a text to YAML 1.2. A text cannot be meant there.
+fn read_file_modes(volumes: &mut Value) {
+    match volumes {
+        Value::Object(members) => {
+            for (name, value) in members {
+                let mode = value.as_str().filter(|_| matches!(name.as_str(), "mode" | "defaultMode"));
+                match mode.and_then(|text| u32::from_str_radix(text.strip_prefix('0')?, 8).ok()) {
+                    Some(mode) => *value = Value::from(mode),
+                    None => read_file_modes(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(read_file_modes),
+        _ => {}
+    }
+}

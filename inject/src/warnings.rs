@@ -1,0 +1,94 @@
+//! What is not wrong, and still not what its user may have meant.
+
+use serde_json::Value;
+
+use crate::keys::{GROUP_HASH_LABEL, HOSTNAME, Key, PREFIX};
+use crate::nearest::nearest;
+use crate::pod::Pod;
+use crate::wishes::Wishes;
+use crate::words::Colocate;
+
+const ONE_NODE_FOR_A_DAEMON_SET: &str = "a DaemonSet has a pod on every node, and gpu-handoff.io/colocate: required, \
+    which is the default, has a group's pods on one: all but one stay Pending; set gpu-handoff.io/colocate to none";
+
+/// Of pods that take part and are of a DaemonSet, which the template of one does not say: one on every node, and all on one.
+#[must_use]
+pub fn daemon_set_warning(wishes: &Wishes) -> Option<&'static str> {
+    (wishes.colocate == Colocate::Required).then_some(ONE_NODE_FOR_A_DAEMON_SET)
+}
+
+/// Of a pod that takes part.
+pub(crate) fn of_member(pod: &Pod, wishes: &Wishes) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if pod.metadata.owner_references.iter().any(|owner| owner.kind == "DaemonSet") {
+        warnings.extend(daemon_set_warning(wishes).map(str::to_owned));
+    }
+    if wishes.colocate == Colocate::Required {
+        let hash = crate::group_hash(&wishes.group);
+        if pod.spec.affinity.pod_affinity.required.iter().any(|term| !selects_group(term, &hash)) {
+            warnings.push(
+                "the pod has required pod affinity of its own, and the scheduler wants one pod that matches all of it: \
+                 the first pod of the group is put on a node only if it matches its own terms too; set \
+                 gpu-handoff.io/colocate to preferred if it stays Pending"
+                    .to_owned(),
+            );
+        }
+    }
+    if wishes.colocate == Colocate::Required && avoids_its_like(pod) {
+        warnings.push(
+            "the pod has required anti-affinity to pods of its own labels on one node, and its group shall be on one \
+             node: a second pod like it stays Pending; set gpu-handoff.io/colocate to preferred or none, or remove the \
+             anti-affinity"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// Whether the pod keeps away from nodes that have a pod of the same labels: the next one made of the same template.
+/// A term with expressions is not looked into.
+fn avoids_its_like(pod: &Pod) -> bool {
+    pod.spec.affinity.pod_anti_affinity.required.iter().any(|term| {
+        let selector = &term["labelSelector"];
+        let expressions = selector["matchExpressions"].as_array().is_some_and(|list| !list.is_empty());
+        let labels = selector["matchLabels"].as_object().filter(|labels| !labels.is_empty());
+        let is_own =
+            |(key, value): (&String, &Value)| pod.metadata.labels.get(key).is_some_and(|own| value == own);
+        term["topologyKey"] == HOSTNAME
+            && !expressions
+            && labels.is_some_and(|labels| labels.iter().all(is_own))
+    })
+}
+
+/// Of a pod that has no annotation of ours: one that is written wrong where nobody else looks.
+pub(crate) fn of_bystander(pod: &Pod) -> Vec<String> {
+    let ours =
+        pod.metadata.labels.keys().filter(|label| label.starts_with(PREFIX) && *label != GROUP_HASH_LABEL);
+    let labels = ours.map(|label| format!("the label {label} does nothing: gpu-handoff reads annotations"));
+    let prefix = PREFIX.trim_end_matches('/');
+    let near = pod.metadata.annotations.keys().filter(|key| {
+        key.split_once('/').is_some_and(|(before, name)| {
+            nearest(before, [prefix]).is_some()
+                && Key::ALL.iter().any(|key| key.as_str()[PREFIX.len()..] == *name)
+        })
+    });
+    let near = near.map(|key| format!("the annotation {key} does nothing: ours begin with {PREFIX}"));
+    labels.chain(near).collect()
+}
+
+/// Of a pod that a node runs from a file, and only shows.
+pub(crate) fn of_mirror(pod: &Pod) -> Vec<String> {
+    if !pod.metadata.annotations.keys().any(|key| key.starts_with(PREFIX)) {
+        return Vec::new();
+    }
+    vec![
+        "a static pod is run from its node's file, and the API server cannot add to it: write what `gpu-handoff inject` \
+         gives into that file"
+            .to_owned(),
+    ]
+}
+
+/// Whether a term of pod affinity is the injection's.
+pub(crate) fn selects_group(term: &Value, hash: &str) -> bool {
+    term["topologyKey"] == HOSTNAME && term["labelSelector"]["matchLabels"][GROUP_HASH_LABEL] == hash
+}

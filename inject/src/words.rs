@@ -1,0 +1,127 @@
+//! The values of annotations that are one of a few words.
+
+use std::fmt;
+
+/// A value that is one of a few words.
+pub(crate) trait Word: Copy + 'static {
+    /// All of them.
+    const ALL: &'static [Self];
+
+    /// How it is written.
+    fn word(self) -> &'static str;
+}
+
+/// Declares such a value: the first is what it is where nobody says.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal, $($(#[$word_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub enum $name {
+            $(#[$first_doc])*
+            #[default]
+            $first,
+            $($(#[$word_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// How it is written in the annotation.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { Self::$first => $first_word, $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl Word for $name {
+            const ALL: &'static [Self] = &[Self::$first, $(Self::$variant,)*];
+
+            fn word(self) -> &'static str {
+                self.as_str()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// Which kind of program runs in the pod.
+    Profile {
+        /// Programs that use our client library.
+        Client = "client",
+        /// Unmodified programs that pass CUDA IPC handles and events, as PyTorch does.
+        Torch = "torch",
+        /// Unmodified NCCL ranks.
+        Nccl = "nccl",
+    }
+}
+words! {
+    /// Whether the group shares `/dev/shm`.
+    Shm {
+        /// Each pod has its own.
+        None = "none",
+        /// The group shares one.
+        Group = "group",
+    }
+}
+words! {
+    /// Whether the group shares an IPC namespace.
+    Ipc {
+        /// Each pod has its own.
+        None = "none",
+        /// The group shares one.
+        Group = "group",
+    }
+}
+words! {
+    /// Whether process numbers differ within the group.
+    Pids {
+        /// Each pod counts for itself.
+        Own = "own",
+        /// No two processes of the group that use CUDA have the same number.
+        Distinct = "distinct",
+    }
+}
+words! {
+    /// Whose GPUs the pod's containers have device nodes of.
+    Devices {
+        /// Their own.
+        Own = "own",
+        /// Those of the group.
+        Group = "group",
+        /// All of the node.
+        Node = "node",
+    }
+}
+words! {
+    /// What the pod may do with others' buffers.
+    Access {
+        /// Read, and write where the owner says so.
+        ReadWrite = "read-write",
+        /// Read only.
+        ReadOnly = "read-only",
+    }
+}
+words! {
+    /// Whether the group's pods must be on one node.
+    Colocate {
+        /// A pod that finds no room there waits.
+        Required = "required",
+        /// It goes elsewhere, where it has nobody to exchange with.
+        Preferred = "preferred",
+        /// The scheduler is told nothing.
+        None = "none",
+    }
+}
+words! {
+    /// What happens to the applications while the node daemon cannot be reached at the pod's start.
+    OnFailure {
+        /// They are not started before it is.
+        Block = "block",
+        /// They are.
+        Start = "start",
+    }
+}

@@ -1,0 +1,251 @@
+//! What is added to pods, and to which.
+
+use crate::common::{asking, codes, injected, injected_by, named, pod, settings};
+use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, VERSION};
+use serde_json::{Value, json};
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+fn hash(group: &str) -> String {
+    blake3::hash(group.as_bytes()).to_hex()[..16].to_owned()
+}
+
+#[test]
+fn a_pod_of_one_annotation_gets_all_of_this_and_nothing_else() {
+    let term = json!({
+        "labelSelector": {"matchLabels": {"gpu-handoff.io/group-hash": hash("ml/llama")}},
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    let sidecar = json!({
+        "name": "gpu-handoff",
+        "image": "sidecar:1",
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["serve", "--slot", "/run/gpu-handoff-slot/slot.sock", "--listen", "/run/gpu-handoff/app.sock"],
+        "restartPolicy": "Always",
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": 64533,
+            "runAsNonRoot": true,
+            "runAsUser": 64533,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "startupProbe": {
+            "exec": {"command": ["gpu-handoff-sidecar", "ready", "--socket", "/run/gpu-handoff/app.sock"]},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": 120,
+        },
+        "volumeMounts": [
+            {"name": "gpu-handoff-slot", "mountPath": "/run/gpu-handoff-slot", "readOnly": true},
+            {"name": "gpu-handoff", "mountPath": "/run/gpu-handoff"},
+        ],
+    });
+    let wanted = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "annotations": {"gpu-handoff.io/group": "llama", "gpu-handoff.io/injected": VERSION},
+            "labels": {"gpu-handoff.io/group-hash": hash("ml/llama")},
+        },
+        "spec": {
+            "affinity": {"podAffinity": {REQUIRED: [term]}},
+            "initContainers": [sidecar],
+            "containers": [{
+                "name": "app",
+                "image": "app:1",
+                "env": [{"name": "GPU_HANDOFF_SOCKET", "value": "/run/gpu-handoff/app.sock"}],
+                "volumeMounts": [{"name": "gpu-handoff", "mountPath": "/run/gpu-handoff", "readOnly": true}],
+            }],
+            "volumes": [
+                {"name": "gpu-handoff-slot", "csi": {"driver": "gpu-handoff.io", "readOnly": true}},
+                {"name": "gpu-handoff", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            ],
+        },
+    });
+    assert_eq!(injected(&pod(json!({}))), wanted);
+}
+
+#[test]
+fn a_pod_that_asks_for_nothing_is_left_alone() {
+    let bare = json!({"kind": "Pod", "spec": {"hostPID": true, "containers": []}, "x": [1]});
+    let injected = injected_by(&bare, &settings()).unwrap();
+    assert_eq!((injected.object, injected.patch.0.len(), injected.wishes), (bare, 0, None));
+}
+
+#[test]
+fn a_pod_that_a_node_runs_from_a_file_is_left_alone_and_told_why() {
+    let mut mirror = asking(&[]);
+    mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("7f3a");
+    let injected = injected_by(&mirror, &settings()).unwrap();
+    assert_eq!(injected.object, mirror);
+    assert!(injected.warnings[0].contains("static pod"));
+}
+
+#[test]
+fn the_sidecar_is_the_first_init_container_and_those_that_are_named_get_the_socket() {
+    let mut pod = pod(json!({
+        "initContainers": [{"name": "fetch"}, {"name": "prepare"}],
+        "containers": [{"name": "app"}, {"name": "log"}],
+    }));
+    let has_socket = |pod: &Value, list: &str, name: &str| {
+        let container = named(&pod["spec"][list], name);
+        let mounts = container["volumeMounts"].as_array().map_or(0, Vec::len);
+        assert_eq!(mounts, container["env"].as_array().map_or(0, Vec::len));
+        mounts == 1
+    };
+    let all = injected(&pod);
+    assert_eq!(all["spec"]["initContainers"][0]["name"], "gpu-handoff");
+    assert!(has_socket(&all, "containers", "app") && has_socket(&all, "containers", "log"));
+    assert!(!has_socket(&all, "initContainers", "fetch") && !has_socket(&all, "initContainers", "prepare"));
+
+    pod["metadata"]["annotations"]["gpu-handoff.io/containers"] = json!("app, prepare");
+    let some = injected(&pod);
+    assert!(has_socket(&some, "containers", "app") && has_socket(&some, "initContainers", "prepare"));
+    assert!(!has_socket(&some, "containers", "log") && !has_socket(&some, "initContainers", "fetch"));
+
+    pod["metadata"]["annotations"]["gpu-handoff.io/containers"] = json!("app,prepair,gpu-handoff");
+    let denial = injected_by(&pod, &settings()).unwrap_err();
+    assert_eq!(codes(&pod), [DenialCode::UnknownContainer; 2]);
+    assert!(denial.to_string().contains("did you mean prepare?"), "{denial}");
+}
+
+#[test]
+fn a_users_own_socket_variable_stays() {
+    let own = json!({"name": "GPU_HANDOFF_SOCKET", "value": "/elsewhere"});
+    let after = injected(&pod(json!({"containers": [{"name": "app", "env": [own]}]})));
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([own]));
+}
+
+#[test]
+fn the_sidecar_runs_as_the_pods_user() {
+    let security = |context: Value| {
+        let after = injected(&pod(json!({"securityContext": context})));
+        let security = after["spec"]["initContainers"][0]["securityContext"].clone();
+        (security["runAsUser"].clone(), security["runAsGroup"].clone())
+    };
+    assert_eq!(security(json!({"runAsUser": 1000})), (Value::Null, Value::Null));
+    assert_eq!(security(json!({"runAsUser": 0})), (json!(64533), json!(64533)));
+    assert_eq!(security(json!({"runAsGroup": 7})), (json!(64533), Value::Null));
+    assert_eq!(security(Value::Null), (json!(64533), json!(64533)));
+    let left_to_the_cluster = Settings { run_as_user: None, ..settings() };
+    let after = injected_by(&pod(json!({})), &left_to_the_cluster).unwrap().object;
+    let security = &after["spec"]["initContainers"][0]["securityContext"];
+    assert_eq!((&security["runAsUser"], &security["runAsNonRoot"]), (&Value::Null, &json!(true)));
+}
+
+#[test]
+fn colocate_and_on_failure_do_what_they_say() {
+    let affinity = |value| injected(&asking(&[("colocate", value)]))["spec"]["affinity"].clone();
+    assert_eq!(affinity("none"), Value::Null);
+    assert_eq!(affinity("required")["podAffinity"][REQUIRED].as_array().unwrap().len(), 1);
+    let preferred = &affinity("preferred")["podAffinity"][PREFERRED][0];
+    assert_eq!(preferred["weight"], 100);
+    assert_eq!(preferred["podAffinityTerm"]["topologyKey"], "kubernetes.io/hostname");
+    let probe = |value| {
+        injected(&asking(&[("on-failure", value)]))["spec"]["initContainers"][0]["startupProbe"].clone()
+    };
+    assert!(probe("start").is_null() && probe("block").is_object());
+}
+
+#[test]
+fn a_groups_name_from_a_label_is_written_down() {
+    let mut pod = pod(json!({}));
+    pod["metadata"]["annotations"] = json!({"gpu-handoff.io/group-from-label": "set"});
+    assert_eq!(codes(&pod), [DenialCode::GroupLabelMissing]);
+    pod["metadata"]["labels"] = json!({"set": "llama"});
+    let after = injected(&pod);
+    assert_eq!(after["metadata"]["annotations"]["gpu-handoff.io/group"], "llama");
+    assert_eq!(after["metadata"]["labels"]["gpu-handoff.io/group-hash"], hash("ml/llama"));
+}
+
+#[test]
+fn another_namespaces_group_needs_a_grant() {
+    let foreign = asking(&[("group", "data/llama")]);
+    assert_eq!(codes(&foreign), [DenialCode::ForeignGroup]);
+    let grants = json!([{"namespace": "ml", "group": {"namespace": "data", "name": "llama"}}]);
+    let granted = Settings { foreign_groups: serde_json::from_value(grants).unwrap(), ..settings() };
+    let after = injected_by(&foreign, &granted).unwrap().object;
+    assert_eq!(after["metadata"]["labels"]["gpu-handoff.io/group-hash"], hash("data/llama"));
+    let term = &after["spec"]["affinity"]["podAffinity"][REQUIRED][0];
+    assert_eq!(term["namespaces"], json!(["ml", "data"]));
+    assert!(injected_by(&asking(&[("group", "data/other")]), &granted).is_err());
+    // The own namespace may be named.
+    let home = injected(&asking(&[("group", "ml/llama")]));
+    assert_eq!(home["metadata"]["labels"]["gpu-handoff.io/group-hash"], hash("ml/llama"));
+}
+
+#[test]
+fn node_requirements_are_added_to_every_alternative() {
+    let gpu = NodeRequirement { key: "gpu".to_owned(), operator: Operator::Exists, values: Vec::new() };
+    let settings = Settings { node_selector: vec![gpu], ..settings() };
+    let (gpu, zone) =
+        (json!({"key": "gpu", "operator": "Exists"}), json!({"key": "zone", "operator": "Exists"}));
+    let terms = |before: Value| {
+        let pod = pod(json!({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": before}}}}));
+        let after = injected_by(&pod, &settings).unwrap().object;
+        after["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"].clone()
+    };
+    assert_eq!(terms(Value::Null), json!([{"matchExpressions": [gpu]}]));
+    assert_eq!(
+        terms(json!([{"matchExpressions": [zone]}, {"matchFields": [1]}, {"matchExpressions": [gpu]}])),
+        json!([{"matchExpressions": [zone, gpu]}, {"matchExpressions": [gpu], "matchFields": [1]}, {"matchExpressions": [gpu]}])
+    );
+    // A term without requirements matches no node.
+    assert_eq!(terms(json!([{}, {"matchExpressions": []}])), json!([{}, {"matchExpressions": []}]));
+}
+
+#[test]
+fn pods_that_cannot_take_part_are_denied() {
+    let denied = [
+        (json!({"hostPID": true}), DenialCode::HostPid),
+        (json!({"os": {"name": "windows"}}), DenialCode::Windows),
+        (json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), DenialCode::Windows),
+        (json!({"hostPID": "yes"}), DenialCode::PodUnreadable),
+    ];
+    for (spec, code) in denied {
+        assert_eq!(codes(&pod(spec.clone())), [code], "{spec}");
+    }
+    let sandboxed = Settings { sandboxed_runtime_classes: vec!["kata".to_owned()], ..settings() };
+    let denial = injected_by(&pod(json!({"runtimeClassName": "kata"})), &sandboxed).unwrap_err();
+    assert_eq!(denial.reasons()[0].code(), DenialCode::SandboxedRuntime);
+    for spec in [
+        json!({"hostNetwork": true}),
+        json!({"hostUsers": false}),
+        json!({"os": {"name": "linux"}, "runtimeClassName": "nvidia"}),
+    ] {
+        assert!(injected_by(&pod(spec), &sandboxed).is_ok());
+    }
+}
+
+#[test]
+fn warnings_tell_of_what_is_allowed_and_seldom_meant() {
+    let warnings = |pod: &Value| injected_by(pod, &settings()).unwrap().warnings;
+    assert_eq!(warnings(&asking(&[])), [""; 0]);
+    let mut daemon = asking(&[]);
+    daemon["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": "d"}]);
+    assert!(warnings(&daemon)[0].contains("colocate to none"));
+    daemon["metadata"]["annotations"]["gpu-handoff.io/colocate"] = json!("none");
+    assert_eq!(warnings(&daemon), [""; 0]);
+    let own = json!({"affinity": {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}});
+    assert!(warnings(&pod(own))[0].contains("affinity of its own"));
+    let apart = |labels: Value| {
+        let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}});
+        let mut pod = pod(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}));
+        pod["metadata"]["labels"] = json!({"app": "x", "tier": "y"});
+        pod
+    };
+    assert!(warnings(&apart(json!({"app": "x"})))[0].contains("a second pod like it stays Pending"));
+    assert_eq!(warnings(&apart(json!({"app": "x", "tier": "z"}))), [""; 0]);
+    assert_eq!(warnings(&apart(json!({}))), [""; 0]);
+
+    let misplaced = json!({"metadata": {"labels": {"gpu-handoff.io/group": "llama"}}});
+    assert!(warnings(&misplaced)[0].contains("reads annotations"));
+    let misspelt = json!({"metadata": {"annotations": {"gpu-handof.io/group": "llama"}}});
+    assert!(warnings(&misspelt)[0].contains("begin with gpu-handoff.io/"));
+    let another = json!({"metadata": {"annotations": {"example.com/group": "llama"}}});
+    assert_eq!(warnings(&another), [""; 0]);
+}

@@ -1,0 +1,126 @@
+//! The node's side towards its kubelet: the driver's services and their registration, and the pods.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use gpu_handoff_kubelet::{csi, pods, registration};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::info;
+
+use super::membership::{Membership, Records};
+use super::service::Service;
+use super::slots::{Change, Slots};
+use crate::config::KubeletConfig;
+use crate::limits;
+
+/// What serves the kubelet: tasks of the node that end with it.
+#[derive(Debug)]
+pub(super) struct Kubelet {
+    tasks: JoinSet<anyhow::Result<()>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Kubelet {
+    /// Begins: members that are on record join, and the kubelet may come.
+    ///
+    /// # Errors
+    /// What could not be made.
+    pub(super) async fn begin(
+        config: &KubeletConfig,
+        changes: mpsc::Sender<Change>,
+        slots: &mut Slots,
+        service: &mut Service,
+    ) -> anyhow::Result<Self> {
+        let records = Records::open(&config.run_dir).context("open the records of volumes")?;
+        let volumes = records.read().context("read the records of volumes")?;
+        for volume in &volumes {
+            let member = volume.member();
+            service.serve_slot(&member.slot);
+            slots.join(member)?;
+        }
+        let pods = pods::open(config.pods().await?).context("follow the pods of this node")?;
+        info!(node = config.node, root = %config.root.display(), members = volumes.len(), "serving the kubelet");
+        let membership = Membership::new(changes, records, volumes);
+        let (stop, stopped) = watch::channel(false);
+        let (commands, asked) = csi::queue();
+        let mut tasks = JoinSet::new();
+        let until = |mut stopped: watch::Receiver<bool>| async move {
+            // An error means that the node is gone, so it ends as well.
+            let _ = stopped.wait_for(|stopping| *stopping).await;
+        };
+        let services = csi::Settings {
+            socket: config.services(),
+            kubelet_root: config.root.clone(),
+            node: config.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            max_volumes: u32::try_from(limits::MEMBERS).unwrap_or(u32::MAX),
+            ready: slots.readiness(),
+        };
+        let served = csi::serve(services, commands, until(stopped.clone()));
+        tasks.spawn(async { served.await.context("serve volumes to the kubelet") });
+        let settings = registration::Settings {
+            folder: config.root.join("plugins_registry"),
+            instance: config.instance.clone(),
+            endpoint: config.services(),
+        };
+        let (state, said) = watch::channel(registration::State::default());
+        let registered = registration::serve(settings, state, until(stopped.clone()));
+        tasks.spawn(async { registered.await.context("register with the kubelet") });
+        tasks.spawn(log_registration(said));
+        tasks.spawn(async move {
+            membership.run(asked, pods, stopped).await;
+            Ok(())
+        });
+        Ok(Self { tasks, stop })
+    }
+
+    /// Comes back when one of its parts has ended before it was to.
+    pub(super) async fn broke(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok(Err(e))) => e,
+            Some(Err(e)) => anyhow::Error::new(e).context("a part that serves the kubelet broke off"),
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part that serves the kubelet ended"),
+        }
+    }
+
+    /// Ends what serves the kubelet; its members stay.
+    pub(super) async fn stop(&mut self) {
+        self.stop.send_replace(true);
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        // Whoever is in the middle of a request may take its time; it ends with the process.
+        let _ = tokio::time::timeout(limits::STOP_TIME, ended).await;
+    }
+}
+
+async fn log_registration(mut said: watch::Receiver<registration::State>) -> anyhow::Result<()> {
+    while said.changed().await.is_ok() {
+        let state = said.borrow_and_update().clone();
+        match state {
+            registration::State::Registered => info!("the kubelet knows the driver"),
+            registration::State::Refused(why) => tracing::warn!(why, "the kubelet does not take the driver"),
+            registration::State::Waiting | registration::State::Asked => {}
+        }
+    }
+    // It has ended with what told of it.
+    std::future::pending().await
+}
+
+impl KubeletConfig {
+    fn services(&self) -> PathBuf {
+        csi::socket_in(&self.root.join("plugins"))
+    }
+
+    /// Where pods may be asked for: the kubelet, and the API server where this is a pod.
+    async fn pods(&self) -> anyhow::Result<pods::Settings> {
+        let kube = match kube::Config::incluster() {
+            Ok(config) => {
+                let client = kube::Client::try_from(config).context("make a client of the API server")?;
+                Some((client, self.node.clone()))
+            }
+            // No pod: the kubelet alone is asked.
+            Err(_) => None,
+        };
+        Ok(pods::Settings { socket: Some(self.root.join(pods::SOCKET)), kube })
+    }
+}

@@ -1,0 +1,25 @@
+//! The group that a pod asks for by its annotations.
+
+use gpu_handoff_inject::Wishes;
+use gpu_handoff_kubelet::DRIVER;
+use gpu_handoff_kubelet::pods::PodFacts;
+use gpu_handoff_protocol::{GroupKey, Namespace};
+
+/// The pod's group; an error is a sentence for the pod's user.
+pub(super) fn of(pod: &PodFacts, namespace: &Namespace) -> Result<GroupKey, String> {
+    let wishes =
+        Wishes::read(&pod.annotations, &pod.labels, namespace).map_err(|denial| denial.to_string())?;
+    let Some(wishes) = wishes else {
+        return Err(format!(
+            "the pod has a volume of {DRIVER}, but names no group: annotate it with `{DRIVER}/group: NAME`, when it is created"
+        ));
+    };
+    // What may be exchanged between namespaces is the policy's to say, and this version's says nothing of that.
+    if wishes.group.namespace != *namespace {
+        return Err(format!(
+            "the group {} is of another namespace than the pod, {namespace}, and the policy of this node does not let pods exchange across namespaces",
+            wishes.group
+        ));
+    }
+    Ok(wishes.group)
+}

@@ -1,0 +1,101 @@
+//! A pod's volume: its slot, and whose that is.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use gpu_handoff_kubelet::csi::{Publish, Refusal};
+use gpu_handoff_kubelet::pods::PodFacts;
+use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, SlotId};
+use serde::{Deserialize, Serialize};
+
+use super::group;
+use crate::members::Member;
+
+/// Bytes of a volume's hash in the name of its slot.
+const SLOT_BYTES: usize = 10;
+
+/// A volume, as it is on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(in crate::node) struct Volume {
+    /// The kubelet's id of it.
+    pub(super) id: String,
+    /// What the pod calls it.
+    pub(super) name: String,
+    /// The slot that is mounted there.
+    pub(super) slot: SlotId,
+    /// Where it is mounted.
+    pub(super) target: PathBuf,
+    pub(super) pod: PodRef,
+    pub(super) uid: PodUid,
+    /// A static pod has none.
+    pub(super) service_account: Option<ServiceAccount>,
+    /// The pod's group when it came: nobody changes it by changing an annotation.
+    pub(super) group: GroupKey,
+}
+
+impl Volume {
+    /// The volume that is asked for, for the pod that it is said to be of.
+    pub(super) fn of(publish: &Publish, pod: &PodFacts) -> Result<Self, Refusal> {
+        let invalid = |why: String| Refusal::Invalid(why);
+        let said = [&publish.pod.namespace, &publish.pod.name, &publish.service_account];
+        let found = [&pod.namespace, &pod.name, &pod.service_account];
+        if said != found {
+            let (said, found) = (said.map(String::as_str).join("/"), found.map(String::as_str).join("/"));
+            return Err(invalid(format!(
+                "the volume is said to be of {said}, and the pod of UID {} is {found}: is podInfoOnMount set in the CSIDriver object?",
+                pod.uid
+            )));
+        }
+        if pod.deletion.is_some() {
+            return Err(Refusal::NotYet("the pod is being deleted".to_owned()));
+        }
+        let bad = |e: gpu_handoff_protocol::IdError| invalid(e.to_string());
+        let namespace: Namespace = pod.namespace.parse().map_err(bad)?;
+        let service_account = match pod.service_account.as_str() {
+            "" => None,
+            name => Some(name.parse().map_err(bad)?),
+        };
+        let group = group::of(pod, &namespace).map_err(invalid)?;
+        Ok(Self {
+            id: publish.volume.clone(),
+            name: publish.name.clone(),
+            slot: slot_of(&publish.volume).map_err(bad)?,
+            target: publish.target.clone(),
+            pod: PodRef { namespace, name: pod.name.parse().map_err(bad)? },
+            uid: pod.uid.parse().map_err(bad)?,
+            service_account,
+            group,
+        })
+    }
+
+    /// Whether it is this one that is asked for again.
+    pub(super) fn is_asked_for_by(&self, publish: &Publish) -> Result<(), Refusal> {
+        if self.uid.as_str() == publish.pod.uid && self.target == publish.target {
+            return Ok(());
+        }
+        let (pod, uid, target) = (&self.pod, &self.uid, self.target.display());
+        Err(Refusal::Invalid(format!("the volume is pod {pod}'s, of UID {uid}, at {target}")))
+    }
+
+    /// Its pod as a member; nothing is known of its containers yet.
+    pub(in crate::node) fn member(&self) -> Member {
+        Member {
+            slot: self.slot.clone(),
+            pod: self.pod.clone(),
+            uid: self.uid.clone(),
+            group: self.group.clone(),
+            service_account: self.service_account.clone(),
+            user: None,
+            devices: None,
+            containers: Some(BTreeSet::new()),
+        }
+    }
+}
+
+/// The slot of a volume: no two have the same, and none is had again by another.
+pub(super) fn slot_of(volume: &str) -> Result<SlotId, gpu_handoff_protocol::IdError> {
+    let hash = blake3::hash(volume.as_bytes());
+    let digits: String = hash.as_bytes()[..SLOT_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("p-{digits}").parse()
+}

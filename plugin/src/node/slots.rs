@@ -1,0 +1,305 @@
+//! The slots: a folder with a listening socket for each member, those that come and those that go.
+//!
+//! The sockets are the node's own: while a broker is away, connections wait in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpu_handoff_policy::Policy;
+use gpu_handoff_protocol::SlotId;
+use gpu_handoff_protocol::codec::Outgoing;
+use gpu_handoff_protocol::socket::SeqListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::error;
+
+use super::policy::packed;
+use super::words::FromNode;
+use crate::config::slot_socket;
+use crate::identity::cgroup::ContainerId;
+use crate::limits;
+use crate::members::Member;
+
+/// What becomes of a member while the daemon runs.
+#[derive(Debug)]
+pub enum Change {
+    /// It comes. Answered with the folder of its slot when that is served.
+    Join(Member, oneshot::Sender<Result<PathBuf, JoinError>>),
+    /// It goes, and its slot. Answered when nobody can connect there any more.
+    Leave(SlotId, oneshot::Sender<()>),
+    /// The containers that it has by now.
+    Containers(SlotId, BTreeSet<ContainerId>),
+    /// Its pod is being deleted, and will be gone by then.
+    Ending(SlotId, Instant),
+    /// Another policy is in force.
+    Policy(Arc<Policy>),
+}
+
+/// Why a member cannot come.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// There is no slot left.
+    #[error("all {} slots of this node are taken", limits::MEMBERS)]
+    NoSlot,
+    /// Another member has it.
+    #[error("slot {slot} is pod {pod}'s, of UID {uid}")]
+    Taken {
+        /// The slot.
+        slot: SlotId,
+        /// Whose it is.
+        pod: String,
+        /// Which of all pods of that name that is.
+        uid: String,
+    },
+    /// It cannot be made.
+    #[error("slot {slot} cannot be made")]
+    Make {
+        /// The slot.
+        slot: SlotId,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+/// All slots that there are.
+#[derive(Debug)]
+pub(super) struct Slots {
+    run_dir: PathBuf,
+    slots: BTreeMap<SlotId, Slot>,
+    changes: mpsc::Receiver<Change>,
+    /// Whether a broker serves them at present.
+    serving: watch::Sender<bool>,
+    policy: Arc<Policy>,
+}
+
+/// A member's slot. Its socket is removed with it.
+#[derive(Debug)]
+struct Slot {
+    member: Member,
+    ending: Option<Instant>,
+    listener: Arc<OwnedFd>,
+    path: PathBuf,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+/// A word for the broker, with the descriptors that go along.
+pub(super) type Word = (FromNode, Vec<Arc<OwnedFd>>);
+
+impl Slots {
+    /// None yet. Members that come and go, and other policies, are told of through what comes along.
+    pub(super) fn new(run_dir: &Path, policy: Policy) -> (Self, mpsc::Sender<Change>) {
+        let policy = Arc::new(policy);
+        let (changes, told) = mpsc::channel(limits::NODE_NEWS);
+        (
+            Self {
+                run_dir: run_dir.to_path_buf(),
+                slots: BTreeMap::new(),
+                changes: told,
+                serving: watch::Sender::new(false),
+                policy,
+            },
+            changes,
+        )
+    }
+
+    /// What a broker that begins is told of the members: first those that there are, then, after its start, what is known of them beside.
+    pub(super) fn first_words(&self, now: Instant) -> (Vec<Word>, Vec<Word>) {
+        let member = |slot: &Slot| (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
+        let ending = |slot: &Slot| slot.ending.map(|until| ending(&slot.member.slot, until, now));
+        (self.slots.values().map(member).collect(), self.slots.values().filter_map(ending).collect())
+    }
+
+    /// Whether a broker serves the slots, whenever that changes.
+    pub(super) fn readiness(&self) -> watch::Receiver<bool> {
+        self.serving.subscribe()
+    }
+
+    /// A broker serves them from now on, or none does.
+    pub(super) fn are_served(&self, serving: bool) {
+        self.serving.send_replace(serving);
+    }
+
+    /// The policy that is in force.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The next change, when there is one. Safe to cancel.
+    pub(super) async fn next_change(&mut self) -> Change {
+        match self.changes.recv().await {
+            Some(change) => change,
+            // Nobody knows of any.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Does what is to be done for a change; gives the word for the broker.
+    pub(super) fn apply(&mut self, change: Change) -> Option<Word> {
+        match change {
+            Change::Join(member, asker) => {
+                let joined = self.join(member);
+                let (word, outcome) = match joined {
+                    Ok((word, folder)) => (word, Ok(folder)),
+                    Err(e) => (None, Err(e)),
+                };
+                // Whoever asked may be gone; the slot is there for when it asks again.
+                let _ = asker.send(outcome);
+                word
+            }
+            Change::Leave(slot, asker) => {
+                let word = self.leave(slot);
+                let _ = asker.send(());
+                word
+            }
+            Change::Containers(slot, containers) => {
+                self.slots.get_mut(&slot)?.member.containers = Some(containers.clone());
+                Some((FromNode::Containers { slot, containers }, Vec::new()))
+            }
+            Change::Policy(policy) => {
+                self.policy = policy;
+                match packed(&self.policy) {
+                    Ok(file) => Some((FromNode::Policy, vec![Arc::new(file)])),
+                    Err(e) => {
+                        error!(error = %e, "the broker could not be told of another policy: it goes by the one before it until its next start");
+                        None
+                    }
+                }
+            }
+            Change::Ending(slot, until) => {
+                self.slots.get_mut(&slot)?.ending = Some(until);
+                Some(ending(&slot, until, Instant::now()))
+            }
+        }
+    }
+
+    /// Makes a slot, unless the member has it already.
+    pub(super) fn join(&mut self, member: Member) -> Result<(Option<Word>, PathBuf), JoinError> {
+        let name = member.slot.clone();
+        let folder = folder(&self.run_dir, &name);
+        if let Some(there) = self.slots.get(&name) {
+            if there.member.uid == member.uid && there.member.pod == member.pod {
+                return Ok((None, folder));
+            }
+            let (pod, uid) = (there.member.pod.to_string(), there.member.uid.to_string());
+            return Err(JoinError::Taken { slot: name, pod, uid });
+        }
+        if self.slots.len() >= limits::MEMBERS {
+            return Err(JoinError::NoSlot);
+        }
+        let slot =
+            make(&self.run_dir, member).map_err(|source| JoinError::Make { slot: name.clone(), source })?;
+        let word = (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
+        self.slots.insert(name, slot);
+        Ok((Some(word), folder))
+    }
+
+    fn leave(&mut self, slot: SlotId) -> Option<Word> {
+        drop(self.slots.remove(&slot)?);
+        // What somebody else put there is left alone.
+        drop(std::fs::remove_dir(folder(&self.run_dir, &slot)));
+        Some((FromNode::Left(slot), Vec::new()))
+    }
+}
+
+fn ending(slot: &SlotId, until: Instant, now: Instant) -> Word {
+    let left = until.saturating_duration_since(now).as_millis();
+    let within_ms = u64::try_from(left).unwrap_or(u64::MAX);
+    (FromNode::Ending { slot: slot.clone(), within_ms }, Vec::new())
+}
+
+fn folder(run_dir: &Path, slot: &SlotId) -> PathBuf {
+    run_dir.join("slots").join(slot.as_str())
+}
+
+/// A word as a packet.
+pub(super) fn packet((word, descriptors): Word) -> io::Result<Outgoing> {
+    Ok(Outgoing { bytes: serde_json::to_vec(&word)?, descriptors })
+}
+
+/// Makes the folder that is mounted into the member's sidecar, and the socket in it. The folder is the daemon's own: if the
+/// member could write there, it could put something else in the place of the socket, and have that given to it.
+///
+/// Where the node knows the pod's containers, whoever the folder is mounted for may connect, as whatever user, and is looked at then.
+fn make(run_dir: &Path, member: Member) -> io::Result<Slot> {
+    let folder = folder(run_dir, &member.slot);
+    DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
+    std::os::unix::fs::chown(&folder, Some(rustix::process::geteuid().as_raw()), None)?;
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o711))?;
+    let path = slot_socket(run_dir, &member.slot);
+    let listener = SeqListener::bind(&path)?;
+    let user = member.user;
+    let mode = if member.containers.is_some() { 0o666 } else { 0o600 };
+    let slot = Slot { member, ending: None, listener: Arc::new(listener.into_fd()), path };
+    std::fs::set_permissions(&slot.path, Permissions::from_mode(mode))?;
+    if let Some(user) = user {
+        std::os::unix::fs::chown(&slot.path, Some(user), None)?;
+    }
+    Ok(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(slot: &str, uid: &str) -> Member {
+        let text = format!(
+            r#"{{"slot":"{slot}","pod":{{"namespace":"n","name":"p"}},"uid":"{uid}","group":{{"namespace":"n","name":"g"}},"containers":[]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn join(slots: &mut Slots, member: Member) -> (bool, Result<PathBuf, JoinError>) {
+        let (asker, answer) = oneshot::channel();
+        let word = slots.apply(Change::Join(member, asker));
+        (word.is_some(), answer.blocking_recv().unwrap())
+    }
+
+    #[test]
+    fn a_slot_comes_once_and_goes_with_its_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+        let (told, made) = join(&mut slots, member("p-1", "u"));
+        let socket = made.unwrap().join("slot.sock");
+        assert!(told && socket.exists());
+        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+        // Asked again, it is there; another pod does not get it.
+        assert!(matches!(join(&mut slots, member("p-1", "u")), (false, Ok(_))));
+        assert!(matches!(join(&mut slots, member("p-1", "other")), (false, Err(JoinError::Taken { .. }))));
+        let (asker, answer) = oneshot::channel();
+        assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_some());
+        answer.blocking_recv().unwrap();
+        assert!(!socket.exists() && !folder.path().join("slots/p-1").exists());
+        // One that is not there can leave as often as it likes.
+        let (asker, answer) = oneshot::channel();
+        assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_none());
+        answer.blocking_recv().unwrap();
+    }
+
+    #[test]
+    fn a_broker_that_begins_later_is_told_what_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+        assert!(join(&mut slots, member("p-1", "u")).1.is_ok());
+        let id: ContainerId = "a".repeat(64).parse().unwrap();
+        let slot: SlotId = "p-1".parse().unwrap();
+        let now = Instant::now();
+        assert!(slots.apply(Change::Containers(slot.clone(), BTreeSet::from([id.clone()]))).is_some());
+        assert!(slots.apply(Change::Ending(slot, now + std::time::Duration::from_secs(30))).is_some());
+        let (members, beside) = slots.first_words(now);
+        let [(FromNode::Member(told), sockets)] = &members[..] else { panic!("{members:?}") };
+        assert_eq!((told.containers.as_ref().map(BTreeSet::len), sockets.len()), (Some(1), 1));
+        assert!(matches!(&beside[..], [(FromNode::Ending { within_ms: 30_000, .. }, _)]), "{beside:?}");
+        assert!(slots.apply(Change::Containers("p-2".parse().unwrap(), BTreeSet::new())).is_none());
+    }
+}
