@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{RwLock, Semaphore};
 use tokio::time::Instant;
 
 /// The cluster's folder, as `e2e/cluster/up.sh` made it: `kubeconfig`, `log/`, and `var-lib/`, which is the node's `/var/lib`.
@@ -43,6 +43,8 @@ pub(crate) struct Ground {
     gpus: usize,
     /// A seat for each GPU that a claim may have, so that no scenario's pods wait for another's end.
     pub(crate) unclaimed: Arc<Semaphore>,
+    /// Who has it alone does to the node what others would not bear.
+    pub(crate) floor: RwLock<()>,
 }
 
 impl Ground {
@@ -60,7 +62,7 @@ impl Ground {
             anyhow::Ok((client.clone(), count_gpus(client).await?))
         })?;
         let unclaimed = Arc::new(Semaphore::new(gpus));
-        Ok(Ok(Arc::new(Self { client, folder, runtime, gpus, unclaimed })))
+        Ok(Ok(Arc::new(Self { client, folder, runtime, gpus, unclaimed, floor: RwLock::default() })))
     }
 
     /// Whether the node's GPUs are simulated: unless who started the cluster says that they are real.

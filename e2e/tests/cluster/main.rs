@@ -22,6 +22,7 @@ mod claims;
 mod ground;
 mod handover;
 mod images;
+mod lifecycle;
 mod matrix;
 mod members;
 mod plan;
@@ -30,15 +31,25 @@ mod pods;
 mod product;
 mod program;
 mod report;
+mod restarts;
 mod scene;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use ground::Ground;
 use libtest_mimic::Arguments;
 
 /// Scenarios at a time. They wait for the cluster most of the time.
 const AT_A_TIME: usize = 4;
+
+/// A number of the environment.
+fn number(variable: &str, without: usize) -> anyhow::Result<usize> {
+    match std::env::var(variable) {
+        Ok(number) => number.parse().with_context(|| format!("{variable}={number}")),
+        Err(_) => Ok(without),
+    }
+}
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -50,7 +61,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [images::all(), handover::all(), members::all(), matrix::all()].into_iter().flatten();
+    let trials =
+        [images::all(), handover::all(), members::all(), restarts::all(), lifecycle::all(), matrix::all()]
+            .into_iter()
+            .flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored;

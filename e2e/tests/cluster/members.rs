@@ -1,5 +1,6 @@
 //! Pods that take part by their annotation: the product as its users meet it.
 
+use anyhow::{bail, ensure};
 use gpu_handoff_e2e::agent::{Answer, Command, MemoryKind};
 
 use crate::plan::Gpu;
@@ -8,7 +9,8 @@ use crate::product;
 use crate::program::{App, agent};
 use crate::scene::{Scene, Standard};
 
-const BYTES: u64 = 4 << 20;
+/// Of each buffer.
+pub(crate) const BYTES: u64 = 4 << 20;
 const WORD: u32 = 0x0DD_BA11;
 const SOCKET: &str = "/run/gpu-handoff/app.sock";
 
@@ -26,42 +28,72 @@ async fn hand_over(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     connect(scene, &mut producer, &pods[0], "weights").await?;
     connect(scene, &mut consumer, &pods[1], "weights").await?;
     connect(scene, &mut stranger, "stranger", "others").await?;
-    let id = publish(&mut producer).await?;
-    let acquired = consumer.ask(&acquire(None)).await?;
-    anyhow::ensure!(matches!(acquired, Answer::Acquired { .. }), "the consumer: {acquired:?}");
-    let verified = consumer.ask(&Command::Verify { lease: "l".into(), word: WORD }).await?;
-    anyhow::ensure!(matches!(verified, Answer::Verified { .. }), "what came: {verified:?}");
-    // Neither by its name nor by its id.
-    for by in [None, Some(id)] {
-        let refused = stranger.ask(&acquire(by)).await?;
-        anyhow::ensure!(
-            matches!(&refused, Answer::Refused { code, .. } if code == "NOT_FOUND" || code == "WAIT_TIMEOUT"),
-            "the stranger: {refused:?}"
-        );
-    }
+    let id = publish(&mut producer, "w", WORD).await?;
+    let acquired = acquire(&mut consumer, By::Name("w".to_owned()), "l").await?;
+    ensure!(matches!(acquired, Answer::Acquired { .. }), "the consumer: {acquired:?}");
+    holds(&mut consumer, "l", WORD).await?;
+    is_not_there(&mut stranger, By::Name("w".to_owned())).await?;
+    is_not_there(&mut stranger, By::Id(id)).await?;
     Ok(Outcome::Done)
 }
 
+/// How a buffer is asked for.
+#[derive(Debug, Clone)]
+pub(crate) enum By {
+    Id(String),
+    Name(String),
+}
+
 /// Connects, and looks at whom the node takes the application for.
-async fn connect(scene: &Scene<'_>, app: &mut App, pod: &str, group: &str) -> anyhow::Result<()> {
+pub(crate) async fn connect(scene: &Scene<'_>, app: &mut App, pod: &str, group: &str) -> anyhow::Result<()> {
     let wanted = (format!("{}/{pod}", scene.namespace), format!("{}/{group}", scene.namespace));
     match app.ask(&Command::Connect { socket: SOCKET.into() }).await? {
         Answer::Connected { pod, group } if (&pod, &group) == (&wanted.0, &wanted.1) => Ok(()),
-        other => anyhow::bail!("{pod} is to be {wanted:?}: {other:?}"),
+        other => bail!("{pod} is to be {wanted:?}: {other:?}"),
     }
 }
 
-async fn publish(app: &mut App) -> anyhow::Result<String> {
-    let fill = Command::Fill { memory: "m".into(), bytes: BYTES, kind: MemoryKind::Vmm, word: WORD };
+/// Publishes memory full of one word, under a name that is also the memory's; gives the buffer's id.
+pub(crate) async fn publish(app: &mut App, name: &str, word: u32) -> anyhow::Result<String> {
+    let fill = Command::Fill { memory: name.to_owned(), bytes: BYTES, kind: MemoryKind::Vmm, word };
     let filled = app.ask(&fill).await?;
-    anyhow::ensure!(matches!(filled, Answer::Done { .. }), "fill: {filled:?}");
-    match app.ask(&Command::Publish { memory: "m".into(), name: "w".into() }).await? {
+    ensure!(matches!(filled, Answer::Done { .. }), "fill: {filled:?}");
+    match app.ask(&Command::Publish { memory: name.to_owned(), name: name.to_owned() }).await? {
         Answer::Published { id, .. } => Ok(id),
-        other => anyhow::bail!("publish: {other:?}"),
+        other => bail!("publish: {other:?}"),
     }
 }
 
-fn acquire(id: Option<String>) -> Command {
-    let name = id.is_none().then(|| "w".to_owned());
-    Command::Acquire { name, id, newer_than: 0, wait_ms: 0, lease: "l".into(), announce: false }
+pub(crate) async fn acquire(app: &mut App, by: By, lease: &str) -> anyhow::Result<Answer> {
+    let (id, name) = match by {
+        By::Id(id) => (Some(id), None),
+        By::Name(name) => (None, Some(name)),
+    };
+    let lease = lease.to_owned();
+    app.ask(&Command::Acquire { name, id, newer_than: 0, wait_ms: 0, lease, announce: false }).await
+}
+
+/// A lease is held, and its memory is full of the word.
+pub(crate) async fn holds(app: &mut App, lease: &str, word: u32) -> anyhow::Result<()> {
+    let state = app.ask(&Command::LeaseState { lease: lease.to_owned() }).await?;
+    ensure!(matches!(&state, Answer::LeaseState { state } if state == "held"), "lease {lease}: {state:?}");
+    let verified = app.ask(&Command::Verify { lease: lease.to_owned(), word }).await?;
+    ensure!(matches!(verified, Answer::Verified { words: 1.., wrong: 0 }), "what came: {verified:?}");
+    Ok(())
+}
+
+pub(crate) async fn release(app: &mut App, lease: &str) -> anyhow::Result<()> {
+    let released = app.ask(&Command::Release { lease: lease.to_owned() }).await?;
+    ensure!(matches!(released, Answer::Done { .. }), "release {lease}: {released:?}");
+    Ok(())
+}
+
+/// To who may not have it, a buffer is none.
+pub(crate) async fn is_not_there(app: &mut App, by: By) -> anyhow::Result<()> {
+    let refused = acquire(app, by.clone(), "nothing").await?;
+    ensure!(
+        matches!(&refused, Answer::Refused { code, .. } if code == "NOT_FOUND"),
+        "{by:?} asked for by a stranger: {refused:?}"
+    );
+    Ok(())
 }

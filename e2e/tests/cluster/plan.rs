@@ -52,6 +52,7 @@ pub(crate) struct Plan {
     host_users: Option<bool>,
     twin: bool,
     group: Option<String>,
+    grace_s: Option<i64>,
 }
 
 impl Plan {
@@ -92,6 +93,12 @@ impl Plan {
     /// A second container like the first.
     pub(crate) fn twin(mut self) -> Self {
         self.twin = true;
+        self
+    }
+
+    /// How long it has to end, if not as short as others.
+    pub(crate) fn grace_s(mut self, seconds: i64) -> Self {
+        self.grace_s = Some(seconds);
         self
     }
 
@@ -150,7 +157,7 @@ impl Plan {
                 host_users: self.host_users,
                 resource_claims: claims,
                 security_context: self.restricted.then(restricted_pod),
-                termination_grace_period_seconds: Some(GRACE_S),
+                termination_grace_period_seconds: Some(self.grace_s.unwrap_or(GRACE_S)),
                 volumes: Some(vec![volume]),
                 ..PodSpec::default()
             }),

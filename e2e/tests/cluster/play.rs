@@ -13,6 +13,9 @@ use crate::scene::{Scene, Standard};
 /// How long a scenario may take.
 const SCENARIO: Duration = Duration::from_secs(120);
 
+/// How long one that has the cluster alone may take: with as many pods as a node has, if asked.
+const SCENARIO_ALONE: Duration = Duration::from_secs(900);
+
 /// How long its namespace may take to be made, and how long to be given back.
 const STAGE: Duration = Duration::from_secs(60);
 
@@ -41,7 +44,26 @@ pub(crate) fn scenario<F>(name: &'static str, standard: Standard, play: F) -> Sc
 where
     F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome> + Send + 'static,
 {
-    let run = move |ground: &Ground| ground.block_on(on_stage(ground, name, standard, play));
+    let run = move |ground: &Ground| {
+        ground.block_on(async {
+            let _with_others = ground.floor.read().await;
+            on_stage(ground, name, standard, SCENARIO, play).await
+        })
+    };
+    Scenario { name, run: Ok(Box::new(run)) }
+}
+
+/// One that has the cluster alone: what it does to the node, others would not bear.
+pub(crate) fn scenario_alone<F>(name: &'static str, standard: Standard, play: F) -> Scenario
+where
+    F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome> + Send + 'static,
+{
+    let run = move |ground: &Ground| {
+        ground.block_on(async {
+            let _alone = ground.floor.write().await;
+            on_stage(ground, name, standard, SCENARIO_ALONE, play).await
+        })
+    };
     Scenario { name, run: Ok(Box::new(run)) }
 }
 
@@ -79,12 +101,18 @@ fn finish(run: Run, ground: &Arc<Ground>) -> Result<Completion, Failed> {
     }
 }
 
-async fn on_stage<F>(ground: &Ground, name: &str, standard: Standard, play: F) -> anyhow::Result<Outcome>
+async fn on_stage<F>(
+    ground: &Ground,
+    name: &str,
+    standard: Standard,
+    time: Duration,
+    play: F,
+) -> anyhow::Result<Outcome>
 where
     F: AsyncFn(&Scene<'_>) -> anyhow::Result<Outcome>,
 {
     let scene = within(STAGE, Scene::open(ground, name, standard)).await?;
-    let mut played = within(SCENARIO, async {
+    let mut played = within(time, async {
         scene.prepare().await?;
         play(&scene).await
     })

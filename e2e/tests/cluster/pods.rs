@@ -51,10 +51,15 @@ impl Scene<'_> {
 
     /// Makes a pod, and waits until all its containers run.
     pub(crate) async fn start(&self, plan: Plan) -> anyhow::Result<()> {
-        let (name, pods) = (plan.name.clone(), self.all::<Pod>());
+        let name = plan.name.clone();
         self.make(plan).await?;
+        self.runs(&name, STARTED).await
+    }
+
+    /// Waits until all containers of a pod run.
+    pub(crate) async fn runs(&self, name: &str, time: Duration) -> anyhow::Result<()> {
         let decided = |pod: Option<&Pod>| pod.is_some_and(|pod| !matches!(stand(pod), Stand::Coming));
-        let pod = await_in(&pods, &name, "the pod runs", STARTED, decided).await?.context("no pod")?;
+        let pod = await_in(&self.all(), name, "the pod runs", time, decided).await?.context("no pod")?;
         match stand(&pod) {
             Stand::Up => Ok(()),
             Stand::Coming => anyhow::bail!("pod {name} neither runs nor fails"),

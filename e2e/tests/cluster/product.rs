@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery;
+use kube::runtime::wait::conditions;
 use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ const MANIFESTS: &str = include_str!("../../../manifests/gpu-handoff.yaml");
 /// Its namespace, and what is there.
 const NAMESPACE: &str = "gpu-handoff";
 const PLUGIN: &str = "gpu-handoff-plugin";
+const LABELS: &str = "app.kubernetes.io/name=gpu-handoff,app.kubernetes.io/component=plugin";
 
 /// Who applies it.
 const MANAGER: &str = "gpu-handoff-e2e";
@@ -36,12 +39,60 @@ pub(crate) async fn install(ground: &Ground) -> anyhow::Result<()> {
         }
         apply(&client, object).await?;
     }
-    let plugins: Api<DaemonSet> = Api::namespaced(client, NAMESPACE);
-    let is_ready = |set: Option<&DaemonSet>| {
-        let status = set.and_then(|set| set.status.as_ref());
-        status.is_some_and(|s| s.number_ready > 0 && s.number_ready == s.desired_number_scheduled)
+    serves(ground).await
+}
+
+/// Waits until the daemon is ready.
+pub(crate) async fn serves(ground: &Ground) -> anyhow::Result<()> {
+    let is_ready = |set: Option<&DaemonSet>| set.is_some_and(is_ready);
+    await_in(&daemons(ground), PLUGIN, "the plugin is ready", READY, is_ready).await.map(drop)
+}
+
+fn is_ready(set: &DaemonSet) -> bool {
+    let status = set.status.as_ref();
+    status.is_some_and(|s| s.number_ready > 0 && s.number_ready == s.desired_number_scheduled)
+}
+
+fn daemons(ground: &Ground) -> Api<DaemonSet> {
+    Api::namespaced(ground.client.clone(), NAMESPACE)
+}
+
+/// Deletes the daemon's pod; another one comes.
+pub(crate) async fn delete_pod(ground: &Ground) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(ground.client.clone(), NAMESPACE);
+    let of_it = ListParams::default().labels(LABELS);
+    let there = pods.list(&of_it).await?;
+    ensure!(!there.items.is_empty(), "the plugin has no pod");
+    for pod in there {
+        let (name, uid) = (pod.metadata.name.unwrap_or_default(), pod.metadata.uid.unwrap_or_default());
+        pods.delete(&name, &DeleteParams::default()).await?;
+        await_in(&pods, &name, "the plugin's pod is gone", READY, conditions::is_deleted(&uid)).await?;
+    }
+    Ok(())
+}
+
+/// Begins a rolling update of the daemon, to what it is already; gives what [`has_rolled`] is to wait for.
+pub(crate) async fn roll(ground: &Ground) -> anyhow::Result<i64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos().to_string();
+    let other =
+        json!({ "spec": { "template": { "metadata": { "annotations": { "e2e.local/rolled": now } } } } });
+    let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(&other)).await?;
+    set.metadata.generation.context("a daemon set without a generation")
+}
+
+/// Waits until the update is done.
+pub(crate) async fn has_rolled(ground: &Ground, generation: i64) -> anyhow::Result<()> {
+    let has_rolled = move |set: Option<&DaemonSet>| {
+        set.is_some_and(|set| {
+            let status = set.status.as_ref();
+            let updated = status.is_some_and(|s| {
+                s.observed_generation >= Some(generation)
+                    && s.updated_number_scheduled == Some(s.desired_number_scheduled)
+            });
+            updated && is_ready(set)
+        })
     };
-    await_in(&plugins, PLUGIN, "the plugin is ready", READY, is_ready).await.map(drop)
+    await_in(&daemons(ground), PLUGIN, "the plugin is updated", READY, has_rolled).await.map(drop)
 }
 
 /// This cluster has no registry, and its GPUs are where `e2e/cluster` puts them.

@@ -22,6 +22,12 @@ pub(crate) fn agent(name: &str, gpu: Gpu) -> Plan {
     Plan::new(name, gpu, &["agent"])
 }
 
+/// The same, and at SIGTERM it ends at once: a first process would not hear of that.
+pub(crate) fn agent_that_ends(name: &str, gpu: Gpu) -> Plan {
+    const COMMAND: &str = "exec 3<&0; agent <&3 3<&- & trap 'kill $!; exit 0' TERM; wait";
+    Plan::new(name, gpu, &["sh", "-c", COMMAND]).grace_s(30)
+}
+
 /// A puppet, as the first process of its container.
 pub(crate) fn puppet(name: &str, gpu: Gpu) -> Plan {
     Plan::new(name, gpu, &["conformance", "puppet", "--listen", &socket(name)])

@@ -1,0 +1,91 @@
+//! What becomes of a pod's memory when the pod is deleted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use gpu_handoff_e2e::conformance::actor::Actor;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::runtime::wait::conditions;
+
+use crate::members;
+use crate::plan::{Gpu, Plan};
+use crate::play::{Outcome, Scenario, scenario_alone};
+use crate::product;
+use crate::program::{agent_that_ends, puppet};
+use crate::scene::{Scene, Standard, await_in};
+
+/// How many pods come and go, one after the other, if not as few as these.
+const ROUNDS: &str = "GPU_HANDOFF_E2E_ROUNDS";
+const FEW: usize = 3;
+
+/// How long memory may take to be back before that is a fault, and a pod to be gone. How fast it is, is printed.
+const BACK: Duration = Duration::from_secs(20);
+
+/// Between two looks at the GPU's memory.
+const PAUSE: Duration = Duration::from_millis(2);
+
+const POD: &str = "producer";
+const GROUP: &str = "lifecycle";
+
+pub(crate) fn all() -> Vec<Scenario> {
+    vec![scenario_alone("memory_of_a_deleted_pod_comes_back", Standard::Restricted, comes_back)]
+}
+
+async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    let rounds = crate::number(ROUNDS, FEW)?;
+    product::install(scene.ground).await?;
+    scene.reserve(1).await?;
+    scene.claim("gpu", 1).await?;
+    scene.start(puppet("observer", gpu()).restricted()).await?;
+    let observer = scene.actor("observer")?;
+    let before = observer.used_memory()?;
+    let (mut back, mut gone) = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
+    for word in (1..).take(rounds) {
+        // Each has the name of the one before it, publishes under the same name, and finds nothing of it.
+        scene.start(plan()).await?;
+        let used = observer.used_memory()?;
+        ensure!(used == before, "{used} bytes are in use when pod {word} starts, {before} were at first");
+        let mut app = scene.app(POD).await?;
+        members::connect(scene, &mut app, POD, GROUP).await?;
+        members::publish(&mut app, "w", word).await?;
+        let used = observer.used_memory()?;
+        ensure!(used >= before + members::BYTES, "{used} bytes are in use with a buffer, {before} before");
+        let begin = Instant::now();
+        let uid = delete(scene).await?;
+        back.push(until_back(&observer, before, begin).await?);
+        await_in(&scene.all::<Pod>(), POD, "the pod is gone", BACK, conditions::is_deleted(&uid)).await?;
+        gone.push(begin.elapsed());
+    }
+    tell("memory back", &mut back);
+    tell("pod gone", &mut gone);
+    Ok(Outcome::Done)
+}
+
+fn gpu() -> Gpu {
+    Gpu::Claim("gpu".to_owned())
+}
+
+fn plan() -> Plan {
+    agent_that_ends(POD, gpu()).restricted().member(GROUP)
+}
+
+async fn delete(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let deleted = scene.all::<Pod>().delete(POD, &DeleteParams::default()).await?;
+    deleted.left().and_then(|pod| pod.metadata.uid).context("a pod that is being deleted has a UID")
+}
+
+async fn until_back(observer: &Actor, before: u64, begin: Instant) -> anyhow::Result<Duration> {
+    while observer.used_memory()? != before {
+        ensure!(begin.elapsed() < BACK, "the memory is not back {BACK:?} after the pod was deleted");
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(begin.elapsed())
+}
+
+fn tell(what: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent).div_ceil(100) - 1].as_millis();
+    let rounds = times.len();
+    eprintln!("lifecycle: {what} after p50 {} ms, p99 {} ms, in {rounds} rounds", at(50), at(99));
+}

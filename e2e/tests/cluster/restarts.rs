@@ -1,0 +1,180 @@
+//! Live buffers through restarts of the daemon and of the kubelet, and pods that are made meanwhile.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use gpu_handoff_e2e::agent::Answer;
+
+use crate::members::{self, By};
+use crate::plan::{Gpu, Plan};
+use crate::play::{Outcome, Scenario, scenario_alone};
+use crate::product;
+use crate::program::{App, agent};
+use crate::scene::{Scene, Standard};
+
+/// How many members there are, if not as few as these.
+const MEMBERS: &str = "GPU_HANDOFF_E2E_MEMBERS";
+const FEW: usize = 6;
+
+/// Pods that are made while nobody serves them.
+const NEWCOMERS: usize = 2;
+
+/// How long they may take to run, from then on.
+const COME: Duration = Duration::from_secs(120);
+
+/// How long all members may take until they run.
+const GATHERED: Duration = Duration::from_secs(300);
+
+const GROUP: &str = "crowd";
+const HELD: &str = "held";
+
+pub(crate) fn all() -> Vec<Scenario> {
+    vec![scenario_alone("live_buffers_outlive_restarts", Standard::Restricted, outlive)]
+}
+
+async fn outlive(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    product::install(scene.ground).await?;
+    let mut crowd = Crowd::gather(scene, crate::number(MEMBERS, FEW)?).await?;
+    crowd.is_whole().await.context("before any restart")?;
+
+    let begin = Instant::now();
+    product::delete_pod(scene.ground).await?;
+    crowd.newcomers("deleted", begin).await?;
+    product::serves(scene.ground).await?;
+    crowd.has_come_through("the plugin's pod was deleted", begin).await?;
+
+    let begin = Instant::now();
+    let rolled = product::roll(scene.ground).await?;
+    crowd.newcomers("rolled", begin).await?;
+    product::has_rolled(scene.ground, rolled).await?;
+    crowd.has_come_through("the plugin was updated", begin).await?;
+
+    let begin = Instant::now();
+    scene.ground.daemon("stop", "kubelet").await?;
+    let made = crowd.make_newcomers("kubelet").await;
+    scene.ground.daemon("start", "kubelet").await?;
+    crowd.newcomers_run(&made?, begin).await?;
+    crowd.has_come_through("the kubelet was restarted", begin).await?;
+    Ok(Outcome::Done)
+}
+
+/// Members of one group, each of which has published a buffer and holds the next one's; and a member of another group.
+struct Crowd<'s, 'g> {
+    scene: &'s Scene<'g>,
+    members: Vec<Member>,
+    stranger: App,
+}
+
+struct Member {
+    pod: String,
+    app: App,
+    buffer: String,
+    word: u32,
+}
+
+impl<'s, 'g> Crowd<'s, 'g> {
+    async fn gather(scene: &'s Scene<'g>, count: usize) -> anyhow::Result<Self> {
+        scene.reserve(1).await?;
+        scene.claim("gpu", 1).await?;
+        let pods: Vec<String> = (0..count).map(|number| format!("member-{number}")).collect();
+        let begin = Instant::now();
+        for pod in &pods {
+            scene.make(plan(pod, GROUP)).await?;
+        }
+        scene.make(plan("stranger", "others")).await?;
+        for pod in &pods {
+            scene.runs(pod, GATHERED).await?;
+        }
+        scene.runs("stranger", GATHERED).await?;
+        eprintln!("restarts: {count} members run after {:.1} s", begin.elapsed().as_secs_f64());
+        let mut members = Vec::with_capacity(count);
+        for (pod, word) in pods.into_iter().zip(1..) {
+            let mut app = scene.app(&pod).await?;
+            members::connect(scene, &mut app, &pod, GROUP).await?;
+            let buffer = members::publish(&mut app, &pod, word).await?;
+            members.push(Member { pod, app, buffer, word });
+        }
+        for number in 0..count {
+            let (buffer, _) = neighbour(&members, number, 1);
+            members::acquire(&mut members[number].app, By::Id(buffer), HELD).await?;
+        }
+        let mut stranger = scene.app("stranger").await?;
+        members::connect(scene, &mut stranger, "stranger", "others").await?;
+        Ok(Self { scene, members, stranger })
+    }
+
+    /// Everybody holds what it held, can acquire what there is, and nobody else can.
+    async fn is_whole(&mut self) -> anyhow::Result<()> {
+        for number in 0..self.members.len() {
+            let ((_, held), (buffer, word)) =
+                (neighbour(&self.members, number, 1), neighbour(&self.members, number, 2));
+            let Member { pod, app, .. } = &mut self.members[number];
+            members::holds(app, HELD, held).await.with_context(|| format!("{pod}: what it held"))?;
+            members::acquire(app, By::Id(buffer), "again").await.with_context(|| format!("{pod}: anew"))?;
+            members::holds(app, "again", word).await.with_context(|| format!("{pod}: what it got anew"))?;
+            members::release(app, "again").await?;
+        }
+        for member in &self.members {
+            members::is_not_there(&mut self.stranger, By::Id(member.buffer.clone())).await?;
+            members::is_not_there(&mut self.stranger, By::Name(member.pod.clone())).await?;
+        }
+        Ok(())
+    }
+
+    async fn has_come_through(&mut self, what: &str, begin: Instant) -> anyhow::Result<()> {
+        self.attach().await?;
+        self.is_whole().await.with_context(|| format!("after {what}"))?;
+        let (count, after) = (self.members.len(), begin.elapsed().as_secs_f64());
+        eprintln!("restarts: {what}: all {count} buffers are held and had anew after {after:.1} s");
+        Ok(())
+    }
+
+    /// Who speaks to applications through the kubelet loses them with it.
+    async fn attach(&mut self) -> anyhow::Result<()> {
+        for member in &mut self.members {
+            member.app = self.scene.app(&member.pod).await?;
+        }
+        self.stranger = self.scene.app("stranger").await?;
+        Ok(())
+    }
+
+    async fn newcomers(&self, label: &str, begin: Instant) -> anyhow::Result<()> {
+        let made = self.make_newcomers(label).await?;
+        self.newcomers_run(&made, begin).await
+    }
+
+    async fn make_newcomers(&self, label: &str) -> anyhow::Result<Vec<String>> {
+        let pods: Vec<String> = (0..NEWCOMERS).map(|number| format!("{label}-{number}")).collect();
+        for pod in &pods {
+            self.scene.make(plan(pod, GROUP)).await?;
+        }
+        Ok(pods)
+    }
+
+    /// They run, and have what the others have.
+    async fn newcomers_run(&self, pods: &[String], begin: Instant) -> anyhow::Result<()> {
+        for pod in pods {
+            self.scene.runs(pod, COME).await?;
+            eprintln!("restarts: {pod}, made meanwhile, runs after {:.1} s", begin.elapsed().as_secs_f64());
+        }
+        for pod in pods {
+            let mut app = self.scene.app(pod).await?;
+            members::connect(self.scene, &mut app, pod, GROUP).await?;
+            let first = self.members.first().context("no members")?;
+            let acquired = members::acquire(&mut app, By::Name(first.pod.clone()), HELD).await?;
+            ensure!(matches!(acquired, Answer::Acquired { .. }), "{pod}: {acquired:?}");
+            members::holds(&mut app, HELD, first.word).await?;
+        }
+        Ok(())
+    }
+}
+
+fn plan(pod: &str, group: &str) -> Plan {
+    agent(pod, Gpu::Claim("gpu".to_owned())).restricted().member(group)
+}
+
+/// The buffer of the member that comes so many after this one, and what it is filled with.
+fn neighbour(members: &[Member], number: usize, after: usize) -> (String, u32) {
+    let other = &members[(number + after) % members.len()];
+    (other.buffer.clone(), other.word)
+}
