@@ -85,6 +85,15 @@ impl Ground {
             .any(|one| one.features.as_ref().is_some_and(|features| features.user_namespaces == Some(true))))
     }
 
+    /// What the node's kubelet counts, as Prometheus reads it.
+    pub(crate) async fn kubelet_metrics(&self) -> anyhow::Result<String> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let nodes = nodes.list(&ListParams::default()).await?;
+        let name = nodes.items.into_iter().find_map(|node| node.metadata.name).context("no node")?;
+        let path = format!("/api/v1/nodes/{name}/proxy/metrics");
+        Ok(self.client.request_text(http::Request::get(path).body(Vec::new())?).await?)
+    }
+
     /// Where the cluster's scripts are, if this machine has them.
     pub(crate) fn scripts(&self) -> Option<PathBuf> {
         let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster");

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use kube::runtime::wait::conditions;
 
+use crate::ground::{Ground, look_until};
 use crate::members;
 use crate::plan::{Gpu, Plan};
 use crate::play::{Outcome, Scenario, scenario_alone};
@@ -24,6 +25,9 @@ const BACK: Duration = Duration::from_secs(20);
 
 /// Between two looks at the GPU's memory.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// How often the kubelet has looked at all containers.
+const RELISTS: &str = "kubelet_pleg_relist_duration_seconds_count";
 
 const POD: &str = "producer";
 const GROUP: &str = "lifecycle";
@@ -51,6 +55,8 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         members::publish(&mut app, "w", word).await?;
         let used = observer.used_memory()?;
         ensure!(used >= before + members::BYTES, "{used} bytes are in use with a buffer, {before} before");
+        // A pod that has just started is not looked at before that.
+        relists(scene.ground, 2).await?;
         let begin = Instant::now();
         let uid = delete(scene).await?;
         back.push(until_back(&observer, before, begin).await?);
@@ -60,6 +66,19 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     tell("memory back", &mut back);
     tell("pod gone", &mut gone);
     Ok(Outcome::Done)
+}
+
+/// Waits until the kubelet has looked at all containers so many times more.
+async fn relists(ground: &Ground, times: u64) -> anyhow::Result<()> {
+    let count = async || {
+        let metrics = ground.kubelet_metrics().await?;
+        let counts =
+            metrics.lines().filter_map(|line| line.strip_prefix(RELISTS)?.trim().parse::<u64>().ok());
+        counts.reduce(u64::max).context("the kubelet does not tell of its relists")
+    };
+    let wanted = count().await? + times;
+    let what = format!("the kubelet has looked at containers {times} times");
+    look_until(BACK, &what, async || Ok((count().await? >= wanted).then_some(()))).await
 }
 
 fn gpu() -> Gpu {
