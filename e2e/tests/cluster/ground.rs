@@ -23,7 +23,7 @@ const SCRIPTS: &str = "GPU_HANDOFF_CLUSTER_SCRIPTS";
 /// How long one request to the API may take.
 const REQUEST: Duration = Duration::from_secs(20);
 
-/// How long a daemon of the node may take to start or to stop.
+/// How long a daemon of the node, or all of it, may take to start or to stop.
 const DAEMON: Duration = Duration::from_secs(60);
 
 /// How long the node's GPUs may take to be told of.
@@ -107,17 +107,35 @@ impl Ground {
         let script = self.scripts().context("this machine has no e2e/cluster/in.sh")?.join("in.sh");
         let mut command = tokio::process::Command::new(&script);
         command.arg(cluster).args(["daemons.sh", what, name]).kill_on_drop(true);
-        let ended = tokio::time::timeout(DAEMON, command.output()).await;
-        let ended = ended.map_err(|_| anyhow::anyhow!("{what} {name} took longer than {DAEMON:?}"))?;
-        let output = ended.with_context(|| format!("run {}", script.display()))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::ensure!(output.status.success(), "{what} {name}: {said}");
-        Ok(())
+        run(&script, command).await.with_context(|| format!("{what} {name}"))
+    }
+
+    /// All of the node ends at once, as when the power fails, and it starts again; its API is there afterwards.
+    pub(crate) async fn reboot(&self) -> anyhow::Result<()> {
+        self.script("down.sh", &["--keep"]).await?;
+        self.script("up.sh", &[]).await
+    }
+
+    async fn script(&self, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let cluster = self.folder.file_name().context("the cluster's folder has no name")?;
+        let script = self.scripts().context("this machine has no e2e/cluster/in.sh")?.join(name);
+        let mut command = tokio::process::Command::new(&script);
+        command.args(arguments).arg(cluster).kill_on_drop(true);
+        run(&script, command).await
     }
 
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
+}
+
+async fn run(script: &Path, mut command: tokio::process::Command) -> anyhow::Result<()> {
+    let ended = tokio::time::timeout(DAEMON, command.output()).await;
+    let ended = ended.map_err(|_| anyhow::anyhow!("{} took longer than {DAEMON:?}", script.display()))?;
+    let output = ended.with_context(|| format!("run {}", script.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{}: {said}", script.display());
+    Ok(())
 }
 
 /// Pods run the images that the node has, however old; a test of newer ones would prove nothing.

@@ -20,10 +20,6 @@ fn left_out() -> Vec<Scenario> {
             "matrix_07_a_handle_of_an_interior_pointer",
             "offset and size are the client's matter, which does not run on the cluster yet",
         ),
-        not_run(
-            "matrix_10_a_reboot",
-            "it would end all other scenarios: e2e/cluster/try-restarts.sh shows what it does",
-        ),
         not_run("matrix_14_an_impersonating_mount", "nothing of gpu-handoff reads cgroups or mounts"),
         not_run("matrix_15_paths_of_cgroups", "nothing of gpu-handoff reads cgroups or mounts"),
         not_run("matrix_23_labels_of_sockets", "nothing of gpu-handoff makes sockets on the cluster yet"),

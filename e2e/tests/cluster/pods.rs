@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::Api;
 use kube::api::{AttachParams, ListParams, PostParams};
@@ -64,6 +64,36 @@ impl Scene<'_> {
             Stand::Up => Ok(()),
             Stand::Coming => anyhow::bail!("pod {name} neither runs nor fails"),
             Stand::Lost(why) => anyhow::bail!("pod {name} does not run: {why}"),
+        }
+    }
+
+    /// A pod's UID, and its application's container.
+    pub(crate) async fn incarnation(&self, name: &str) -> anyhow::Result<(String, String)> {
+        let pod = self.all::<Pod>().get(name).await?;
+        incarnation(&pod).with_context(|| format!("pod {name} has no container"))
+    }
+
+    /// Waits until the same pod has another container that runs.
+    pub(crate) async fn has_started_again(
+        &self,
+        name: &str,
+        uid: &str,
+        container: &str,
+        time: Duration,
+    ) -> anyhow::Result<()> {
+        let decided = |pod: Option<&Pod>| {
+            pod.is_some_and(|pod| match stand(pod) {
+                Stand::Coming => false,
+                Stand::Up => incarnation(pod).is_some_and(|(_, now)| now != container),
+                Stand::Lost(_) => pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Failed")),
+            })
+        };
+        let pod =
+            await_in(&self.all(), name, "the pod runs again", time, decided).await?.context("no pod")?;
+        ensure!(pod.metadata.uid.as_deref() == Some(uid), "pod {name} is another one");
+        match stand(&pod) {
+            Stand::Lost(why) => anyhow::bail!("pod {name} does not run again: {why}"),
+            Stand::Up | Stand::Coming => Ok(()),
         }
     }
 
@@ -128,6 +158,12 @@ impl Scene<'_> {
         }
         Ok(["first".to_owned(), "second".to_owned()])
     }
+}
+
+fn incarnation(pod: &Pod) -> Option<(String, String)> {
+    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let app = containers.iter().find(|one| one.name == APP)?;
+    Some((pod.metadata.uid.clone()?, app.container_id.clone()?))
 }
 
 fn stand(pod: &Pod) -> Stand {

@@ -29,7 +29,32 @@ const GROUP: &str = "crowd";
 const HELD: &str = "held";
 
 pub(crate) fn all() -> Vec<Scenario> {
-    vec![scenario_alone("live_buffers_outlive_restarts", Standard::Restricted, outlive)]
+    vec![
+        scenario_alone("live_buffers_outlive_restarts", Standard::Restricted, outlive),
+        scenario_alone("members_recover_after_a_reboot", Standard::Restricted, reboot),
+    ]
+}
+
+/// What was in the GPUs' memory is gone; who takes part does so again, without anybody's doing.
+async fn reboot(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    product::install(scene.ground).await?;
+    let mut crowd = Crowd::gather(scene, crate::number(MEMBERS, FEW)?).await?;
+    let before = crowd.incarnations().await?;
+    let begin = Instant::now();
+    scene.ground.reboot().await?;
+    eprintln!("restarts: the node is ready {:.1} s after its reboot began", begin.elapsed().as_secs_f64());
+    for (member, (uid, started)) in crowd.members.iter().zip(&before) {
+        scene.has_started_again(&member.pod, uid, started, COME).await?;
+    }
+    let (uid, started) = before.last().context("no stranger")?;
+    scene.has_started_again("stranger", uid, started, COME).await?;
+    let after = begin.elapsed().as_secs_f64();
+    eprintln!("restarts: {} members run {after:.1} s after the reboot began", crowd.members.len());
+    crowd.attach().await?;
+    let stale = crowd.members.iter().map(|member| member.buffer.clone()).collect();
+    crowd.begin().await?;
+    crowd.is_whole().await.context("after a reboot")?;
+    crowd.know_none_of(stale).await
 }
 
 async fn outlive(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
@@ -89,18 +114,51 @@ impl<'s, 'g> Crowd<'s, 'g> {
         eprintln!("restarts: {count} members run after {:.1} s", begin.elapsed().as_secs_f64());
         let mut members = Vec::with_capacity(count);
         for (pod, word) in pods.into_iter().zip(1..) {
-            let mut app = scene.app(&pod).await?;
-            members::connect(scene, &mut app, &pod, GROUP).await?;
-            let buffer = members::publish(&mut app, &pod, word).await?;
-            members.push(Member { pod, app, buffer, word });
+            let app = scene.app(&pod).await?;
+            members.push(Member { pod, app, buffer: String::new(), word });
         }
-        for number in 0..count {
-            let (buffer, _) = neighbour(&members, number, 1);
-            members::acquire(&mut members[number].app, By::Id(buffer), HELD).await?;
+        let mut crowd = Self { scene, members, stranger: scene.app("stranger").await? };
+        crowd.begin().await?;
+        Ok(crowd)
+    }
+
+    /// Everybody connects, publishes, and acquires.
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        for Member { pod, app, buffer, word } in &mut self.members {
+            members::connect(self.scene, app, pod, GROUP).await?;
+            *buffer = members::publish(app, pod, *word).await?;
         }
-        let mut stranger = scene.app("stranger").await?;
-        members::connect(scene, &mut stranger, "stranger", "others").await?;
-        Ok(Self { scene, members, stranger })
+        for number in 0..self.members.len() {
+            let (buffer, _) = neighbour(&self.members, number, 1);
+            members::acquire(&mut self.members[number].app, By::Id(buffer), HELD).await?;
+        }
+        members::connect(self.scene, &mut self.stranger, "stranger", "others").await
+    }
+
+    /// Of each pod, the stranger's last: its UID, and its application's container.
+    async fn incarnations(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let pods = self.members.iter().map(|member| member.pod.as_str()).chain(["stranger"]);
+        let mut all = Vec::new();
+        for pod in pods {
+            all.push(self.scene.incarnation(pod).await?);
+        }
+        Ok(all)
+    }
+
+    /// What was before a reboot is not there, whoever asks. It would be `STALE_HANDLE`, but this node's kernel goes on, and its
+    /// boot id with it.
+    async fn know_none_of(&mut self, stale: Vec<String>) -> anyhow::Result<Outcome> {
+        let member = self.members.first_mut().context("no members")?;
+        for buffer in stale {
+            for app in [&mut member.app, &mut self.stranger] {
+                let refused = members::acquire(app, By::Id(buffer.clone()), "nothing").await?;
+                ensure!(
+                    matches!(&refused, Answer::Refused { code, .. } if code == "NOT_FOUND"),
+                    "a buffer of before the reboot: {refused:?}"
+                );
+            }
+        }
+        Ok(Outcome::Done)
     }
 
     /// Everybody holds what it held, can acquire what there is, and nobody else can.
