@@ -37,8 +37,10 @@ libraries_of_the_driver() {
     done
 }
 
-cargo build --release --locked -p gpu-handoff-plugin -p gpu-handoff-sidecar -p gpu-handoff-cli --bins
 target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
-programs plugin gpu-handoff-plugin
+# The pods' command does without what administers nodes; the plugin's has everything.
+cargo build --release --locked --no-default-features -p gpu-handoff-sidecar -p gpu-handoff-cli --bins
 programs sidecar gpu-handoff-sidecar gpu-handoff
+cargo build --release --locked -p gpu-handoff-plugin -p gpu-handoff-cli --bins
+programs plugin gpu-handoff-plugin gpu-handoff
 libraries_of_the_driver

@@ -20,7 +20,7 @@ pub struct Args {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable.";
+const EXIT_CODES: &str = "Exit codes: 0 well, 1 refused or findings, 2 usage or not everything could be checked, 3 daemon not reachable.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -36,6 +36,13 @@ pub enum Command {
         /// The code, such as NOT_FOUND, or its number
         code: Option<String>,
     },
+    /// Show how this node is: its daemon, its members, its policy; for those who run it
+    #[cfg(feature = "admin")]
+    Status(crate::admin::AdminArgs),
+    /// Look for what is wrong with this node and with what gpu-handoff has in the cluster, and say what to do; exit code 1 if something
+    /// is, 2 if something could not be looked at
+    #[cfg(feature = "admin")]
+    Doctor(crate::doctor::DoctorArgs),
     /// Add to pods what they ask for by their annotations, as the admission webhook does; needs no daemon
     #[cfg(feature = "inject")]
     Inject(crate::inject::InjectArgs),

@@ -31,6 +31,12 @@ pub enum Failure {
     },
     /// The result could not be written.
     Write(io::Error),
+    /// The node could not be asked how it is.
+    #[cfg(feature = "admin")]
+    Admin(crate::admin::AdminFailure),
+    /// Something is wrong, or could not be looked at, as was said where the result goes.
+    #[cfg(feature = "admin")]
+    Findings(u8),
     /// Pods were denied, or could not be read.
     #[cfg(feature = "inject")]
     Inject(crate::inject::InjectFailure),
@@ -56,6 +62,10 @@ impl Failure {
             Self::Client(error) if is_unreachable(error.code()) => 3,
             Self::Client(_) | Self::Write(_) => 1,
             Self::UnknownCode { .. } | Self::Format { .. } => 2,
+            #[cfg(feature = "admin")]
+            Self::Admin(failure) => failure.number(),
+            #[cfg(feature = "admin")]
+            Self::Findings(number) => *number,
             #[cfg(feature = "inject")]
             Self::Inject(failure) => failure.number(),
             #[cfg(feature = "policy")]
@@ -84,6 +94,10 @@ impl fmt::Display for Failure {
                 writeln!(f, "error: this command does not write {asked}, but {one} or {other}")
             }
             Self::Write(error) => writeln!(f, "error: write the result: {error}"),
+            #[cfg(feature = "admin")]
+            Self::Admin(failure) => failure.write(f),
+            #[cfg(feature = "admin")]
+            Self::Findings(_) => Ok(()),
             #[cfg(feature = "inject")]
             Self::Inject(failure) => failure.write(f),
             #[cfg(feature = "policy")]
@@ -120,11 +134,22 @@ impl Error for Failure {
             Self::Client(error) => Some(error),
             Self::Write(error) => Some(error),
             Self::UnknownCode { .. } | Self::Format { .. } => None,
+            #[cfg(feature = "admin")]
+            Self::Admin(error) => error.source(),
+            #[cfg(feature = "admin")]
+            Self::Findings(_) => None,
             #[cfg(feature = "inject")]
             Self::Inject(error) => error.source(),
             #[cfg(feature = "policy")]
             Self::Policy(error) => error.source(),
         }
+    }
+}
+
+#[cfg(feature = "admin")]
+impl From<crate::admin::AdminFailure> for Failure {
+    fn from(failure: crate::admin::AdminFailure) -> Self {
+        Self::Admin(failure)
     }
 }
 

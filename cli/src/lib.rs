@@ -1,10 +1,14 @@
 //! The `gpu-handoff` command: what a pod sees of its buffers, what a refusal means, and, outside of pods, what pods need
-//! to take part and what a policy lets them do.
+//! to take part, what a policy lets them do, and how a node is.
 //!
-//! Exit codes: 0 well, 1 refused or findings, 2 usage, 3 daemon not reachable. No command loads CUDA.
+//! Exit codes: 0 well, 1 refused or findings, 2 usage or not everything could be checked, 3 daemon not reachable. No command loads CUDA.
 
+#[cfg(feature = "admin")]
+mod admin;
 mod args;
 mod connect;
+#[cfg(feature = "admin")]
+mod doctor;
 mod explain;
 mod failure;
 #[cfg(feature = "inject")]
@@ -16,12 +20,18 @@ mod list;
 mod output;
 #[cfg(feature = "policy")]
 mod policy;
+#[cfg(feature = "admin")]
+mod status;
 mod watch;
 mod whoami;
 
 use std::io::Write;
 
+#[cfg(feature = "admin")]
+pub use admin::{AdminArgs, AdminFailure};
 pub use args::{Args, Command, Format};
+#[cfg(feature = "admin")]
+pub use doctor::DoctorArgs;
 pub use failure::Failure;
 #[cfg(feature = "inject")]
 pub use files::FileError;
@@ -47,6 +57,10 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Watch => watch::run(&connect::for_long(socket)?, output, out),
         Command::Whoami => whoami::run(&connect::once(socket)?, output, out),
         Command::Explain { code } => explain::run(code.as_deref(), output, out),
+        #[cfg(feature = "admin")]
+        Command::Status(args) => status::run(&args, output, out),
+        #[cfg(feature = "admin")]
+        Command::Doctor(args) => doctor::run(&args, output, out),
         #[cfg(feature = "inject")]
         Command::Inject(args) => inject::run(args, output, out, &mut std::io::stderr()),
         #[cfg(feature = "policy")]

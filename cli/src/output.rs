@@ -45,6 +45,24 @@ pub(crate) fn size(bytes: u64) -> String {
     if tenths == 0 { format!("{whole} {name}") } else { format!("{whole}.{tenths} {name}") }
 }
 
+/// A time as people read it: `45 s`, `3 min`, `2 h`, `4 d`.
+#[cfg(feature = "admin")]
+pub(crate) fn time(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Text of somebody else's, on one line and without what a terminal takes for a command.
+#[cfg(feature = "admin")]
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Writes one JSON object, indented, and a line end.
 pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Failure> {
     serde_json::to_writer_pretty(&mut *out, value)?;

@@ -52,14 +52,14 @@ if command -v buildah >/dev/null; then
 else
     echo "images e2e.local/plugin:1 and e2e.local/sidecar:1 are not made: there is no builder (apt-get install buildah)"
 fi
-# The plugin with its libraries, also those of the driver.
+# The plugin and the command with their libraries, also those of the driver.
 plugin=()
 while read -r file; do plugin+=(--file "$product/plugin/$file:/$file"); done < <(find "$product/plugin" -type f -printf '%P\n')
 shell=(--file "$bin/busybox:/bin/busybox" --link /bin/busybox:/bin/sh)
 for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm sleep stat tail test timeout touch wc; do
     shell+=(--link "/bin/busybox:/bin/$applet")
 done
-image apps agent rough conformance simcuda-dump simcuda-fault gpu-handoff -- "${plugin[@]}" "${shell[@]}"
+image apps agent rough conformance simcuda-dump simcuda-fault -- "${plugin[@]}" "${shell[@]}"
 
 id=$(cd "$out" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 echo "$id" > "$out/id"

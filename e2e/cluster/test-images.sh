@@ -69,7 +69,7 @@ step "the product's images, with the programs of this checkout"
 "$root/images/rootfs.sh" "$work/built"
 "$here/product-images.sh" "$work/images" --build-context "build=$work/built"
 look_at sidecar 65532:65532 "gpu-handoff gpu-handoff-sidecar ld-linux libc.so.6 libgcc_s.so.1"
-look_at plugin 0:0 "gpu-handoff-plugin ld-linux libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 librt.so.1"
+look_at plugin 0:0 "gpu-handoff gpu-handoff-plugin ld-linux libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 librt.so.1"
 
 step "once more, they are the same bytes"
 cp -r "$work/built" "$work/later" # files of another time

@@ -106,6 +106,10 @@ pub struct NodeArgs {
     /// the processors, and 0 with fewer than 8 of them.
     #[arg(long, env = "GPU_HANDOFF_AWAKE", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::AWAKE_MOST)))]
     pub awake: Option<u32>,
+    /// The group, by number, whose members may ask the node how it is (`gpu-handoff status`, `gpu-handoff doctor`) at `admin.sock` in the
+    /// run directory. Default: root alone may, and the user that the node runs as.
+    #[arg(long, env = "GPU_HANDOFF_ADMIN_GROUP", value_name = "GID")]
+    pub admin_group: Option<u32>,
     /// Check the configuration, print it, and end.
     #[arg(long)]
     pub check_config: bool,

@@ -13,7 +13,7 @@ use rustix::process::Resource;
 use crate::cli::{BrokerUser, NodeArgs};
 use crate::identity::cgroup::Root;
 use crate::members::{self, MembersError, StaticMember, StaticMembers};
-use crate::node::policy::{PolicyFile, PolicyFileError};
+use crate::node::policy::{Origin, PolicyFile, PolicyFileError};
 use crate::{awake, limits};
 
 /// Where the kernel tells its boot id.
@@ -47,6 +47,8 @@ pub struct Config {
     pub policy: Policy,
     /// Its file, where it has one of its own.
     pub policy_file: Option<PolicyFile>,
+    /// Where it is from.
+    pub policy_origin: Origin,
     /// The members.
     pub members: Vec<StaticMember>,
     /// The node's boot.
@@ -67,6 +69,8 @@ pub struct Config {
     pub awake: usize,
     /// Descriptors that the broker may have open.
     pub descriptors: u64,
+    /// The group whose members may ask at the admin socket, beside root.
+    pub admin_group: Option<u32>,
     /// How all processes log.
     pub log_format: LogFormat,
 }
@@ -179,11 +183,13 @@ impl Config {
             }
             (None, None) => return Err(ConfigError::NoMembers),
         };
+        check_socket_path(run_dir.join(format!(".{}", gpu_handoff_admin::SOCKET)))?;
         for member in &file.members {
             check_socket_path(slot_socket(&run_dir, &member.slot))?;
         }
         let user = user_for(broker_user)?;
         check_members_users(&file.members, user)?;
+        let policy_origin = origin_of(args.policy.as_deref(), file.policy.is_some());
         let (policy_file, policy) = policy_of(args.policy, file.policy)?;
         let system = |what, source| ConfigError::System { what, source };
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| system(BOOT_ID, e))?;
@@ -193,6 +199,7 @@ impl Config {
             run_dir,
             policy,
             policy_file,
+            policy_origin,
             members: file.members,
             boot,
             kubelet,
@@ -202,8 +209,17 @@ impl Config {
             nvidia_dev_root: args.nvidia_dev_root,
             descriptors: descriptor_limit(),
             awake: args.awake.map_or_else(awake::affordable, |said| said as usize),
+            admin_group: args.admin_group,
             log_format,
         })
+    }
+}
+
+fn origin_of(path: Option<&Path>, is_of_members: bool) -> Origin {
+    match path {
+        Some(path) => Origin::File(path.to_path_buf()),
+        None if is_of_members => Origin::MembersFile,
+        None => Origin::BuiltIn,
     }
 }
 
@@ -319,6 +335,7 @@ mod tests {
                 nvidia_proc_root: "/proc".into(),
                 nvidia_dev_root: "/dev".into(),
                 awake: None,
+                admin_group: None,
                 check_config: false,
             };
             Config::new(args, LogFormat::Text)

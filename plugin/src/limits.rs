@@ -152,6 +152,8 @@ pub const BROKER_PAUSE: Duration = Duration::from_millis(100);
 pub const BROKER_LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A broker that lived that long did not die soon.
 pub const BROKER_GOOD_LIFE: Duration = Duration::from_secs(60);
+/// Ends of brokers that the node tells of.
+pub const BROKER_ENDS_TOLD: usize = 16;
 /// GPU workers that have not ended, with which the node starts no further one.
 pub const NODE_WORKERS: usize = 64;
 /// Commands of the broker that may wait for an answer of the node.
@@ -198,5 +200,7 @@ pub const CONTAINER_NEWS_TIME: Duration = Duration::from_secs(10);
 pub const CGROUP_BYTES: u64 = 64 << 10;
 /// Volumes that wait for their pods to be told of.
 pub const WAITING_VOLUMES: usize = 64;
+/// How long after it was asked for last a volume still counts as waited for: the kubelet comes back within some two minutes.
+pub const VOLUME_ASKED_AGAIN: Duration = Duration::from_secs(300);
 /// The longest end of a pod that is told to holders of its buffers.
 pub const LONGEST_END: Duration = Duration::from_secs(24 * 60 * 60);

@@ -21,12 +21,14 @@
 //! | looking at a process's files, which may not answer | `looks` |
 //! | asking the driver which of them reach each other | `survey` |
 //! | whether a broker that died is started again, and when | `restarts` |
+//! | telling whoever administers the node how all of this is | `admin` |
 //! | the broker's side | [`client`] |
 
 use std::io;
 
 use anyhow::bail;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
@@ -35,6 +37,7 @@ use crate::config::Config;
 use crate::limits;
 use crate::members::Member;
 
+mod admin;
 mod broker;
 pub mod children;
 pub mod client;
@@ -55,7 +58,7 @@ mod workers;
 use broker::{Broker, Ending};
 use kubelet::Kubelet;
 use place::Place;
-use policy::PolicyFile;
+use policy::Origin;
 use restarts::Restarts;
 use service::Service;
 use slots::Slots;
@@ -89,18 +92,15 @@ impl StopSignals {
 }
 
 async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
-    info!(
-        run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
-        policy = ?config.policy_file.as_ref().map(PolicyFile::path), rules = config.policy.exchange.len(), broker_user = config.user.map(|u| u.uid), descriptors = config.descriptors,
-        awake = config.awake, "starting"
-    );
+    say_what_starts(&config);
     let place = Place::prepare(&config).await?;
     let mut service = Service::new(&config);
     let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
-    // It ends with the node.
+    // They end with the node.
     let mut followers = JoinSet::new();
+    let (policy_teller, policy) = policy_told(&config)?;
     if let Some(file) = config.policy_file.take() {
-        followers.spawn(policy::follow(file, changes.clone()));
+        followers.spawn(policy::follow(file, changes.clone(), policy_teller));
     }
     for member in &config.members {
         slots.join(Member::from(member))?;
@@ -110,6 +110,17 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         Some(kubelet) => Some(Kubelet::begin(kubelet, changes, &mut slots, &mut service).await?),
         None => None,
     };
+    let views = admin::Views {
+        daemon: admin::still::daemon(&config),
+        gpus: admin::still::gpus(&config, service.gpus()),
+        kernel: admin::still::kernel(),
+        serving: slots.readiness(),
+        broker: service.told().seen(),
+        slots: slots.seen(),
+        policy,
+        kubelet: kubelet.as_ref().map(Kubelet::views),
+    };
+    followers.spawn(admin::serve(admin::open(&config)?, views));
     let outcome = serve_members(&config, &place, &mut slots, &mut service, &mut kubelet, signals).await;
     if let Some(kubelet) = &mut kubelet {
         kubelet.stop().await;
@@ -145,12 +156,36 @@ async fn serve_members(
                 limits::BROKER_STARTS
             );
         };
+        service.told().died(&how, restarts.total());
         error!(how, lived = ?lived, restarts = restarts.total(), again_in = ?pause, "the broker died; it is started again");
         tokio::select! {
             () = sleep(pause) => {}
             () = signals.next() => return Ok(()),
         }
     }
+}
+
+/// The first line of a node's log.
+fn say_what_starts(config: &Config) {
+    let policy = match &config.policy_origin {
+        Origin::BuiltIn => "built-in".to_owned(),
+        Origin::MembersFile => "the members' file".to_owned(),
+        Origin::File(path) => path.display().to_string(),
+    };
+    let user = config.user.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+    info!(
+        version = env!("CARGO_PKG_VERSION"), run_dir = %config.run_dir.display(), state_dir = %config.state_dir.display(), members = config.members.len(),
+        policy, rules = config.policy.exchange.len(), broker_user = user, descriptors = config.descriptors, awake = config.awake, "starting"
+    );
+}
+
+/// What the node's status tells of the policy.
+fn policy_told(config: &Config) -> anyhow::Result<(policy::Teller, watch::Receiver<policy::Seen>)> {
+    let version = match &config.policy_file {
+        Some(file) => file.version().to_owned(),
+        None => policy::version_of(&serde_json::to_vec(&config.policy)?),
+    };
+    Ok(policy::Teller::new(config.policy_origin.clone(), version, &config.policy))
 }
 
 /// Comes back when what serves the kubelet has broken; never where nothing does.

@@ -11,6 +11,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// `SO_PEERPIDFD` of `asm-generic/socket.h` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
+/// `SO_PEERGROUPS` of `asm-generic/socket.h` (Linux 4.13).
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Groups that a process may be in beside its own (`NGROUPS_MAX` of `linux/limits.h`).
+const MOST_GROUPS: usize = 65_536;
 /// The user that the kernel gives for a socket that nobody connected.
 const NOBODY: libc::uid_t = libc::uid_t::MAX;
 
@@ -100,9 +104,66 @@ pub fn peer_of(socket: BorrowedFd<'_>) -> Result<Peer, PeerError> {
     Ok(Peer { pid, uid: credentials.uid, pidfd, exact })
 }
 
+/// Who a process was when it connected a socket, as the kernel recorded it, in our own user namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// The other groups that it was in.
+    pub groups: Vec<u32>,
+}
+
+/// Tells who connected the other end of `socket`.
+///
+/// # Errors
+/// See [`PeerError`].
+pub fn credentials_of(socket: BorrowedFd<'_>) -> Result<Credentials, PeerError> {
+    let credentials: libc::ucred = option_of(socket, libc::SO_PEERCRED)?;
+    if credentials.uid == NOBODY {
+        return Err(PeerError::NotConnected);
+    }
+    Ok(Credentials { uid: credentials.uid, gid: credentials.gid, groups: peer_groups(socket)? })
+}
+
+fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut length = libc::socklen_t::try_from(size_of_val(&groups[..])).map_err(io::Error::other)?;
+        // SAFETY: `socket` is open for the call; `groups` and `length` are live and aligned, and `length` states the bytes
+        // that `groups` has, so the kernel writes no further.
+        let answer = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast::<libc::c_void>(),
+                &raw mut length,
+            )
+        };
+        let count = usize::try_from(length).map_err(io::Error::other)? / size_of::<libc::gid_t>();
+        if answer == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // It then says in `length` how many bytes it takes.
+        let grows =
+            error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() && count <= MOST_GROUPS;
+        if !grows {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
 /// Whether this kernel knows `SO_PEERPIDFD`: asked once, of a socket whose peer surely lives, because the answer for a
 /// peer that is gone was the same as for an option that is not known.
-fn kernel_gives_pidfds() -> io::Result<bool> {
+///
+/// # Errors
+/// What kept it from being asked, such as no room for a descriptor.
+pub fn kernel_gives_pidfds() -> io::Result<bool> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
@@ -202,6 +263,33 @@ mod tests {
         assert_eq!(peer.pid, rustix::process::getpid());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(pid_of(peer.pidfd.as_fd()).unwrap(), peer.pid);
+    }
+
+    #[test]
+    fn a_peer_comes_with_all_its_groups() {
+        let name = "a_peer_comes_with_all_its_groups";
+        let many: Vec<u32> = (1..=1_000).collect();
+        if std::env::var_os(ROLE).is_some() {
+            rustix::thread::set_thread_groups(
+                &many.iter().map(|&n| rustix::process::Gid::from_raw(n)).collect::<Vec<_>>(),
+            )
+            .unwrap();
+            let (a, _b) = UnixStream::pair().unwrap();
+            assert_eq!(credentials_of(a.as_fd()).unwrap().groups, many);
+            return;
+        }
+        let (a, _b) = UnixStream::pair().unwrap();
+        let own = credentials_of(a.as_fd()).unwrap();
+        assert_eq!(
+            (own.uid, own.gid),
+            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+        );
+        let groups: Vec<u32> =
+            rustix::process::getgroups().unwrap().into_iter().map(|g| g.as_raw()).collect();
+        assert_eq!(own.groups, groups);
+        if own.uid == 0 {
+            assert_passed(&again(name, "many").output().unwrap());
+        }
     }
 
     #[test]

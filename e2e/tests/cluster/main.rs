@@ -19,6 +19,7 @@
 //! So far the other scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
 
 mod claims;
+mod doctor;
 mod ground;
 mod handover;
 mod images;
@@ -61,10 +62,17 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials =
-        [images::all(), handover::all(), members::all(), restarts::all(), lifecycle::all(), matrix::all()]
-            .into_iter()
-            .flatten();
+    let trials = [
+        images::all(),
+        handover::all(),
+        members::all(),
+        doctor::all(),
+        restarts::all(),
+        lifecycle::all(),
+        matrix::all(),
+    ]
+    .into_iter()
+    .flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored;

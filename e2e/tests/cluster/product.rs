@@ -19,9 +19,11 @@ use crate::scene::await_in;
 const MANIFESTS: &str = include_str!("../../../manifests/gpu-handoff.yaml");
 
 /// Its namespace, and what is there.
-const NAMESPACE: &str = "gpu-handoff";
+pub(crate) const NAMESPACE: &str = "gpu-handoff";
 const PLUGIN: &str = "gpu-handoff-plugin";
 const LABELS: &str = "app.kubernetes.io/name=gpu-handoff,app.kubernetes.io/component=plugin";
+/// Its program, as this checkout has it.
+pub(crate) const IMAGE: &str = "e2e.local/plugin:1";
 
 /// Who applies it.
 const MANAGER: &str = "gpu-handoff-e2e";
@@ -98,7 +100,7 @@ pub(crate) async fn has_rolled(ground: &Ground, generation: i64) -> anyhow::Resu
 /// This cluster has no registry, and its GPUs are where `e2e/cluster` puts them.
 fn adapt(pod: &mut Value, simulated: bool) {
     let container = &mut pod["containers"][0];
-    container["image"] = json!("e2e.local/plugin:1");
+    container["image"] = json!(IMAGE);
     container["imagePullPolicy"] = json!("Never");
     let (host, folder) = ("/run/simcuda", "/run/simcuda");
     if !simulated {
@@ -130,7 +132,8 @@ fn extend<const N: usize>(list: &mut Value, with: [Value; N]) {
     }
 }
 
-async fn apply(client: &Client, object: Value) -> anyhow::Result<()> {
+/// Applies an object of a manifest.
+pub(crate) async fn apply(client: &Client, object: Value) -> anyhow::Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     let types = object.types.as_ref().context("an object without a kind")?;
     let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));

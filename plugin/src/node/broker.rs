@@ -50,10 +50,11 @@ impl Broker {
         service: &Service,
     ) -> anyhow::Result<Self> {
         let programs = service.programs();
-        let first_words = first_words(config, place, slots, service.gpus())
+        let first_words = first_words(config, place, slots, service.gpus().uuids())
             .context("write down what the broker is to do")?;
         let (child, socket) = spawn_with_socket(programs.child(&["broker"])).context("start the broker")?;
         info!(pid = child.id(), "broker started");
+        service.told().started(child.id());
         let socket = AsyncSeqPacket::new(socket)?;
         Ok(Self {
             child,

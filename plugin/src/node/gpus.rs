@@ -50,6 +50,12 @@ impl Gpus {
         Self { list, dev_root: dev_root.to_path_buf() }
     }
 
+    /// As the node's status tells of them.
+    pub(super) fn told(&self) -> Vec<gpu_handoff_admin::proto::Gpu> {
+        let told = |gpu: &Gpu| gpu_handoff_admin::proto::Gpu { uuid: gpu.uuid.to_string(), minor: gpu.minor };
+        self.list.iter().map(told).collect()
+    }
+
     pub(super) fn uuids(&self) -> Vec<DeviceUuid> {
         self.list.iter().map(|gpu| gpu.uuid).collect()
     }

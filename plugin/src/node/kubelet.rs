@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::info;
 
-use super::membership::{Membership, Records};
+use super::membership::{Membership, Records, Seen, Teller};
 use super::service::Service;
 use super::slots::{Change, Slots};
 use crate::config::KubeletConfig;
@@ -19,6 +19,16 @@ use crate::limits;
 pub(super) struct Kubelet {
     tasks: JoinSet<anyhow::Result<()>>,
     stop: watch::Sender<bool>,
+    views: Views,
+}
+
+/// What the node's status tells of it.
+#[derive(Debug, Clone)]
+pub(super) struct Views {
+    /// The kubelet's root folder.
+    pub(super) root: PathBuf,
+    pub(super) registration: watch::Receiver<registration::State>,
+    pub(super) membership: watch::Receiver<Seen>,
 }
 
 impl Kubelet {
@@ -41,7 +51,8 @@ impl Kubelet {
         }
         let pods = pods::open(config.pods().await?).context("follow the pods of this node")?;
         info!(node = config.node, root = %config.root.display(), members = volumes.len(), "serving the kubelet");
-        let membership = Membership::new(changes, records, volumes);
+        let (teller, seen) = Teller::new();
+        let membership = Membership::new(changes, records, volumes, teller);
         let (stop, stopped) = watch::channel(false);
         let (commands, asked) = csi::queue();
         let mut tasks = JoinSet::new();
@@ -65,6 +76,7 @@ impl Kubelet {
             endpoint: config.services(),
         };
         let (state, said) = watch::channel(registration::State::default());
+        let views = Views { root: config.root.clone(), registration: said.clone(), membership: seen };
         let registered = registration::serve(settings, state, until(stopped.clone()));
         tasks.spawn(async { registered.await.context("register with the kubelet") });
         tasks.spawn(log_registration(said));
@@ -72,7 +84,12 @@ impl Kubelet {
             membership.run(asked, pods, stopped).await;
             Ok(())
         });
-        Ok(Self { tasks, stop })
+        Ok(Self { tasks, stop, views })
+    }
+
+    /// What the node's status tells of it.
+    pub(super) fn views(&self) -> Views {
+        self.views.clone()
     }
 
     /// Comes back when one of its parts has ended before it was to.

@@ -9,6 +9,7 @@
 //! | a volume: whose it is, its slot, its record | [`volume`], [`records`] |
 //! | its mount | [`mounts`] |
 //! | the group that a pod asks for | [`group`] |
+//! | what the node's status tells of all this | [`seen`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::pin;
@@ -28,9 +29,11 @@ use crate::members::Member;
 mod group;
 mod mounts;
 mod records;
+mod seen;
 mod volume;
 
 pub(super) use records::Records;
+pub(super) use seen::{Seen, Teller, Wait};
 pub(super) use volume::Volume;
 
 /// What is known of pods and their volumes. One task has it.
@@ -44,6 +47,7 @@ pub(super) struct Membership {
     pods: HashMap<String, PodFacts>,
     /// Volumes of pods that nobody has told of yet.
     waiting: VecDeque<(Publish, oneshot::Sender<Answer>)>,
+    seen: Teller,
 }
 
 /// A volume that is there.
@@ -62,12 +66,17 @@ struct Stopping;
 
 impl Membership {
     /// With the volumes that are on record; their members have joined.
-    pub(super) fn new(changes: mpsc::Sender<Change>, records: Records, volumes: Vec<Volume>) -> Self {
+    pub(super) fn new(
+        changes: mpsc::Sender<Change>,
+        records: Records,
+        volumes: Vec<Volume>,
+        seen: Teller,
+    ) -> Self {
         let served = |volume: Volume| {
             (volume.id.clone(), Served { volume, ending: false, containers: BTreeSet::new() })
         };
         let volumes = volumes.into_iter().map(served).collect();
-        Self { changes, records, volumes, pods: HashMap::new(), waiting: VecDeque::new() }
+        Self { changes, records, volumes, pods: HashMap::new(), waiting: VecDeque::new(), seen }
     }
 
     /// Does what the kubelet asks, and passes on what it says of pods, until the node ends.
@@ -86,7 +95,9 @@ impl Membership {
                     Some(event) => self.hear(event).await,
                     // The others go on: those that are known are served.
                     None => {
-                        warn!("what tells of this node's pods has broken off: no new ones are served");
+                        let why = "what tells of this node's pods has broken off: no new ones are served";
+                        self.seen.broke_off(why);
+                        warn!("{why}");
                         std::future::pending().await
                     }
                 },
@@ -112,13 +123,19 @@ impl Membership {
     async fn publish(&mut self, publish: Publish, asker: oneshot::Sender<Answer>) -> Result<(), Stopping> {
         if !self.pods.contains_key(&publish.pod.uid) && !self.volumes.contains_key(&publish.volume) {
             // Told of in a moment, mostly. The kubelet's patience ends before this queue is of any length.
+            self.seen.waits(&publish, &not_known(&publish));
             self.waiting.retain(|(_, asker)| !asker.is_closed());
             if self.waiting.len() < limits::WAITING_VOLUMES {
                 self.waiting.push_back((publish, asker));
             }
             return Ok(());
         }
-        let answer = self.serve(publish).await?;
+        self.answer(publish, asker).await
+    }
+
+    async fn answer(&mut self, publish: Publish, asker: oneshot::Sender<Answer>) -> Result<(), Stopping> {
+        let answer = self.serve(publish.clone()).await?;
+        self.seen.answered(&publish, &answer);
         let _ = asker.send(answer);
         Ok(())
     }
@@ -159,7 +176,7 @@ impl Membership {
     /// Whether the pod may take part, and as what.
     fn admit(&self, publish: &Publish) -> Result<(Volume, BTreeSet<ContainerId>), Refusal> {
         let Some(pod) = self.pods.get(&publish.pod.uid) else {
-            return Err(Refusal::NotYet(format!("pod {} is not known of yet", publish.pod)));
+            return Err(Refusal::NotYet(not_known(publish)));
         };
         let volume = Volume::of(publish, pod)?;
         if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
@@ -179,6 +196,7 @@ impl Membership {
     }
 
     async fn unpublish(&mut self, unpublish: &Unpublish) -> Result<Answer, Stopping> {
+        self.seen.gone(&unpublish.volume);
         let of_another = |served: &&Served| served.volume.uid.as_str() != unpublish.pod_uid;
         if let Some(served) = self.volumes.get(&unpublish.volume).filter(of_another) {
             let (pod, uid) = (&served.volume.pod, &served.volume.uid);
@@ -203,6 +221,7 @@ impl Membership {
     }
 
     async fn hear(&mut self, event: PodEvent) -> Result<(), Stopping> {
+        self.seen.hear(&event, self.pods.len());
         match event {
             PodEvent::Source(source) => info!(%source, "the pods of this node are told of"),
             PodEvent::Away(why) => warn!(why, "nobody tells of pods: known ones are served, new ones wait"),
@@ -265,8 +284,7 @@ impl Membership {
         self.waiting = others.into();
         for (publish, asker) in ours {
             if !asker.is_closed() {
-                let answer = self.serve(publish).await?;
-                let _ = asker.send(answer);
+                self.answer(publish, asker).await?;
             }
         }
         Ok(())
@@ -287,6 +305,10 @@ impl Membership {
     async fn say(&self, change: Change) -> Result<(), Stopping> {
         self.changes.send(change).await.map_err(|_| Stopping)
     }
+}
+
+fn not_known(publish: &Publish) -> String {
+    format!("pod {} is not known of yet", publish.pod)
 }
 
 /// The containers that the pod's status names.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use gpu_handoff_sys::unprivileged::User;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, StatFs};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -94,13 +94,18 @@ fn open_state(path: &Path, user: Option<User>) -> anyhow::Result<OwnedFd> {
     }
     folder.set_permissions(Permissions::from_mode(0o700)).with_context(|| named("close to others"))?;
     let file_system = rustix::fs::fstatfs(&folder).with_context(|| named("look at"))?;
-    if !u64::try_from(file_system.f_type).is_ok_and(|t| VOLATILE.contains(&t)) {
+    if !is_volatile(&file_system) {
         warn!(
             state_dir = %path.display(),
             "the state directory is not on a tmpfs: it outlives the boot that it is of, and writing to it may wait for a disk"
         );
     }
     Ok(folder.into())
+}
+
+/// Whether a file system is empty after a boot.
+pub(super) fn is_volatile(file_system: &StatFs) -> bool {
+    u64::try_from(file_system.f_type).is_ok_and(|t| VOLATILE.contains(&t))
 }
 
 #[cfg(test)]

@@ -20,6 +20,11 @@ use tracing::{error, info};
 use super::slots::Change;
 use crate::limits;
 
+mod seen;
+
+pub use seen::Origin;
+pub(super) use seen::{Seen, Teller, version_of};
+
 /// Why a policy's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyFileError {
@@ -56,6 +61,8 @@ pub struct PolicyFile {
     path: PathBuf,
     /// `None`: it was not there.
     seen: Option<Stamp>,
+    /// Of the last one that was taken.
+    version: String,
     refused: u64,
 }
 
@@ -66,7 +73,8 @@ impl PolicyFile {
     /// When there is none. A node without its policy does not serve.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyFileError> {
         let (seen, policy) = read(path);
-        Ok((Self { path: path.to_path_buf(), seen, refused: 0 }, policy?))
+        let (policy, version) = policy?;
+        Ok((Self { path: path.to_path_buf(), seen, version, refused: 0 }, policy))
     }
 
     /// The policy, if the file is another one than before. What is no policy is refused once, and counted.
@@ -80,7 +88,15 @@ impl PolicyFile {
         let (seen, policy) = read(&self.path);
         self.seen = seen;
         self.refused += u64::from(policy.is_err());
-        policy.map(Some)
+        let (policy, version) = policy?;
+        self.version = version;
+        Ok(Some(policy))
+    }
+
+    /// What the text of the policy that was taken last is called.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// Where it is.
@@ -106,8 +122,8 @@ fn stamp_of(file: &std::fs::Metadata) -> io::Result<Stamp> {
     Ok(Stamp { device: file.dev(), inode: file.ino(), bytes: file.len(), changed })
 }
 
-/// What the file says, and which one that was.
-fn read(path: &Path) -> (Option<Stamp>, Result<Policy, PolicyFileError>) {
+/// What the file says, with its text's version, and which one that was.
+fn read(path: &Path) -> (Option<Stamp>, Result<(Policy, String), PolicyFileError>) {
     let mut seen = None;
     let mut text = || -> io::Result<String> {
         let file = File::open(path)?;
@@ -119,13 +135,14 @@ fn read(path: &Path) -> (Option<Stamp>, Result<Policy, PolicyFileError>) {
     let own = || path.to_path_buf();
     let text = text().map_err(|source| PolicyFileError::Read { path: own(), source });
     let policy = text.and_then(|text| {
-        Policy::read(&text).map_err(|source| PolicyFileError::Policy { path: own(), source })
+        let policy = Policy::read(&text).map_err(|source| PolicyFileError::Policy { path: own(), source })?;
+        Ok((policy, version_of(text.as_bytes())))
     });
     (seen, policy)
 }
 
 /// Looks at the file again and again, for as long as somebody wants to know.
-pub(super) async fn follow(mut file: PolicyFile, changes: mpsc::Sender<Change>) {
+pub(super) async fn follow(mut file: PolicyFile, changes: mpsc::Sender<Change>, seen: Teller) {
     let mut looks = interval(limits::POLICY_PAUSE);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -137,12 +154,14 @@ pub(super) async fn follow(mut file: PolicyFile, changes: mpsc::Sender<Change>) 
                 for warning in policy.not_yet() {
                     tracing::warn!(warning, "the policy grants what this version does not do");
                 }
+                seen.taken(file.version(), &policy);
                 if changes.send(Change::Policy(Arc::new(policy))).await.is_err() {
                     return;
                 }
             }
             Err(e) => {
                 let (why, refused) = (format!("{:#}", anyhow::Error::from(e)), file.refused());
+                seen.refused(&why, refused);
                 error!(why, refused, "the policy's file is refused; the policy before it stays in force");
             }
         }

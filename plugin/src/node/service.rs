@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gpu_handoff_protocol::{DeviceUuid, SlotId};
+use gpu_handoff_protocol::SlotId;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::admin::broker::Teller;
 use super::children::Programs;
 use super::gpus::Gpus;
 use super::looks::Looks;
@@ -38,6 +39,8 @@ pub(super) struct Service {
     /// The survey that runs, and the commands that wait for it.
     surveying: JoinSet<Result<Topology, String>>,
     wait_for_survey: Vec<u64>,
+    /// Tells of the broker's processes.
+    told: Teller,
 }
 
 /// An answer, the number of the command, and the descriptor that goes along.
@@ -67,7 +70,13 @@ impl Service {
             looks: Looks::default(),
             surveying: JoinSet::new(),
             wait_for_survey: Vec::new(),
+            told: Teller::default(),
         }
+    }
+
+    /// Tells of the broker's processes.
+    pub(super) const fn told(&self) -> &Teller {
+        &self.told
     }
 
     pub(super) const fn programs(&self) -> &Programs {
@@ -115,8 +124,8 @@ impl Service {
     }
 
     /// The node's GPUs.
-    pub(super) fn gpus(&self) -> Vec<DeviceUuid> {
-        self.gpus.uuids()
+    pub(super) fn gpus(&self) -> &Gpus {
+        &self.gpus
     }
 
     fn survey(&mut self, id: u64) -> Option<Reply> {

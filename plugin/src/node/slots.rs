@@ -74,7 +74,17 @@ pub(super) struct Slots {
     changes: mpsc::Receiver<Change>,
     /// Whether a broker serves them at present.
     serving: watch::Sender<bool>,
+    /// What the node's status tells of each.
+    seen: watch::Sender<BTreeMap<SlotId, Seen>>,
     policy: Arc<Policy>,
+}
+
+/// What the node's status tells of a slot.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) member: Member,
+    /// When its pod will be gone, where that is known.
+    pub(super) ending: Option<Instant>,
 }
 
 /// A member's slot. Its socket is removed with it.
@@ -107,6 +117,7 @@ impl Slots {
                 slots: BTreeMap::new(),
                 changes: told,
                 serving: watch::Sender::new(false),
+                seen: watch::Sender::new(BTreeMap::new()),
                 policy,
             },
             changes,
@@ -123,6 +134,23 @@ impl Slots {
     /// Whether a broker serves the slots, whenever that changes.
     pub(super) fn readiness(&self) -> watch::Receiver<bool> {
         self.serving.subscribe()
+    }
+
+    /// What the node's status tells of them.
+    pub(super) fn seen(&self) -> watch::Receiver<BTreeMap<SlotId, Seen>> {
+        self.seen.subscribe()
+    }
+
+    /// Has the node's status tell of a slot as it is now.
+    fn tell(&self, name: &SlotId) {
+        self.seen.send_modify(|seen| match self.slots.get(name) {
+            Some(Slot { member, ending, .. }) => {
+                seen.insert(name.clone(), Seen { member: member.clone(), ending: *ending });
+            }
+            None => {
+                seen.remove(name);
+            }
+        });
     }
 
     /// A broker serves them from now on, or none does.
@@ -164,6 +192,7 @@ impl Slots {
             }
             Change::Containers(slot, containers) => {
                 self.slots.get_mut(&slot)?.member.containers = Some(containers.clone());
+                self.tell(&slot);
                 Some((FromNode::Containers { slot, containers }, Vec::new()))
             }
             Change::Policy(policy) => {
@@ -178,6 +207,7 @@ impl Slots {
             }
             Change::Ending(slot, until) => {
                 self.slots.get_mut(&slot)?.ending = Some(until);
+                self.tell(&slot);
                 Some(ending(&slot, until, Instant::now()))
             }
         }
@@ -200,12 +230,14 @@ impl Slots {
         let slot =
             make(&self.run_dir, member).map_err(|source| JoinError::Make { slot: name.clone(), source })?;
         let word = (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
-        self.slots.insert(name, slot);
+        self.slots.insert(name.clone(), slot);
+        self.tell(&name);
         Ok((Some(word), folder))
     }
 
     fn leave(&mut self, slot: SlotId) -> Option<Word> {
         drop(self.slots.remove(&slot)?);
+        self.tell(&slot);
         // What somebody else put there is left alone.
         drop(std::fs::remove_dir(folder(&self.run_dir, &slot)));
         Some((FromNode::Left(slot), Vec::new()))

@@ -6,6 +6,7 @@ use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::*;
 use crate::identity::cgroup::Root;
+use crate::node::policy::Origin;
 
 fn slots() -> Slots {
     Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
@@ -19,6 +20,8 @@ fn taken_over() -> (Broker, Service, SeqPacket) {
         policy: serde_json::from_str("{}").unwrap(),
         kubelet: None,
         policy_file: None,
+        policy_origin: Origin::BuiltIn,
+        admin_group: None,
         cgroup_root: Root::default(),
         members: Vec::new(),
         boot: BootTag(7),

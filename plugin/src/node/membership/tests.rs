@@ -20,7 +20,7 @@ fn ground() -> Ground {
     let run_dir = tempfile::tempdir().unwrap();
     let (changes, done) = mpsc::channel(64);
     let records = Records::open(run_dir.path()).unwrap();
-    let membership = Membership::new(changes, records, Vec::new());
+    let membership = Membership::new(changes, records, Vec::new(), Teller::new().0);
     Ground { run_dir, membership, done }
 }
 

@@ -1,0 +1,147 @@
+//! The socket, and serving it.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use futures_util::{Stream, stream};
+use gpu_handoff_sys::peer;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::sleep;
+use tonic::{Request, Response, Status, transport};
+use tracing::{info, warn};
+
+use crate::connection::Connection;
+use crate::crowd::Crowd;
+use crate::door::Door;
+use crate::limits;
+use crate::proto::admin_server::{Admin, AdminServer};
+use crate::proto::{StatusRequest, StatusResponse};
+
+/// The socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("make the admin socket {path}")]
+pub struct BindError {
+    /// Where it was to be.
+    path: PathBuf,
+    /// What the system answered.
+    source: io::Error,
+}
+
+/// A socket that listens. Its file is removed with it.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    listener: UnixListener,
+    door: Door,
+}
+
+impl Server {
+    /// Makes the socket, in the place of one that is there: whoever calls this owns the folder.
+    ///
+    /// # Errors
+    /// What the system refuses, such as a group that the daemon may not give files to.
+    pub fn bind(path: &Path, door: Door) -> Result<Self, BindError> {
+        let failed = |source| BindError { path: path.to_path_buf(), source };
+        let listener = make(path, door).map_err(failed)?;
+        Ok(Self { path: path.to_path_buf(), listener, door })
+    }
+
+    /// Answers with what `status` says at that moment, for ever.
+    ///
+    /// # Errors
+    /// What the transport said when it broke off.
+    pub async fn serve(
+        self,
+        status: impl Fn() -> StatusResponse + Send + Sync + 'static,
+    ) -> Result<(), transport::Error> {
+        let service = AdminServer::new(Answers(status)).max_decoding_message_size(limits::REQUEST_BYTES);
+        transport::Server::builder()
+            .timeout(limits::CONNECTION_TIME)
+            .max_concurrent_streams(limits::CALLS_PER_CONNECTION)
+            .http2_max_header_list_size(limits::HEADER_BYTES)
+            .add_service(service)
+            .serve_with_incoming(self.connections())
+            .await
+    }
+
+    /// The connections of those who may ask.
+    fn connections(self) -> impl Stream<Item = io::Result<Connection>> {
+        stream::unfold((self, Crowd::new()), |(server, mut crowd)| async move {
+            let connection = server.next(&mut crowd).await;
+            Some((Ok(connection), (server, crowd)))
+        })
+    }
+
+    async fn next(&self, crowd: &mut Crowd) -> Connection {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    if let Some(connection) = self.let_in(stream, crowd) {
+                        return connection;
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "cannot accept at the admin socket");
+                    sleep(limits::ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The connection of somebody who may ask and has room; another one is closed.
+    fn let_in(&self, stream: UnixStream, crowd: &mut Crowd) -> Option<Connection> {
+        let who = match peer::credentials_of(stream.as_fd()) {
+            Ok(who) => who,
+            Err(error) => {
+                warn!(%error, "it cannot be told who came to the admin socket: closed");
+                return None;
+            }
+        };
+        if let Err(stranger) = self.door.admit(&who) {
+            warn!(%stranger, "refused at the admin socket");
+            return None;
+        }
+        let seat = crowd.enter(who.uid);
+        if seat.is_none() {
+            info!(user = who.uid, "too many connections to the admin socket: one more is closed");
+        }
+        Some(Connection::new(stream, seat?))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+/// The socket gets its name when its mode and its group are right.
+fn make(path: &Path, door: Door) -> io::Result<UnixListener> {
+    let hidden = path.with_file_name(format!(".{}", crate::SOCKET));
+    match std::fs::remove_file(&hidden) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&hidden)?;
+    std::fs::set_permissions(&hidden, Permissions::from_mode(0o600))?;
+    if let Some(group) = door.group {
+        std::os::unix::fs::chown(&hidden, None, Some(group))?;
+    }
+    std::fs::set_permissions(&hidden, Permissions::from_mode(door.mode()))?;
+    std::fs::rename(&hidden, path)?;
+    Ok(listener)
+}
+
+/// What the daemon says of itself.
+struct Answers<F>(F);
+
+#[tonic::async_trait]
+impl<F: Fn() -> StatusResponse + Send + Sync + 'static> Admin for Answers<F> {
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        Ok(Response::new((self.0)()))
+    }
+}

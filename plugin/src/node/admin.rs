@@ -1,0 +1,73 @@
+//! What the node tells whoever administers it (`gpu_handoff_admin`): snapshots of what others keep, put together when
+//! somebody asks.
+//!
+//! | concern | file |
+//! |---|---|
+//! | the broker's processes so far | [`broker`] |
+//! | the GPUs, the kernel, the folders: what does not change | [`still`] |
+//! | what changes, as messages | [`words`] |
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use gpu_handoff_admin::proto::{Daemon, Gpus, Kernel, StatusResponse};
+use gpu_handoff_admin::{Door, Server};
+use gpu_handoff_protocol::SlotId;
+use tokio::sync::watch;
+use tracing::error;
+
+use self::broker::Broker;
+use super::kubelet;
+use super::policy::Seen as Policy;
+use super::slots::Seen as Slot;
+use crate::config::Config;
+
+pub(super) mod broker;
+pub(super) mod still;
+mod words;
+
+/// What is looked at when somebody asks.
+#[derive(Debug)]
+pub(super) struct Views {
+    pub(super) daemon: Daemon,
+    pub(super) gpus: Gpus,
+    pub(super) kernel: Kernel,
+    pub(super) serving: watch::Receiver<bool>,
+    pub(super) broker: watch::Receiver<Broker>,
+    pub(super) slots: watch::Receiver<BTreeMap<SlotId, Slot>>,
+    pub(super) policy: watch::Receiver<Policy>,
+    pub(super) kubelet: Option<kubelet::Views>,
+}
+
+impl Views {
+    /// How everything is.
+    fn status(&self) -> StatusResponse {
+        let serving = *self.serving.borrow();
+        StatusResponse {
+            daemon: Some(self.daemon.clone()),
+            broker: Some(words::broker(&self.broker.borrow(), serving)),
+            kubelet: self.kubelet.as_ref().map(words::kubelet),
+            slots: Some(words::slots(&self.slots.borrow(), SystemTime::now())),
+            policy: Some(words::policy(&self.policy.borrow())),
+            gpus: Some(self.gpus.clone()),
+            kernel: Some(self.kernel.clone()),
+        }
+    }
+}
+
+/// Makes the socket.
+///
+/// # Errors
+/// What the system refuses.
+pub(super) fn open(config: &Config) -> anyhow::Result<Server> {
+    let door = Door { own: rustix::process::geteuid().as_raw(), group: config.admin_group };
+    Ok(Server::bind(&config.run_dir.join(gpu_handoff_admin::SOCKET), door)?)
+}
+
+/// Answers for as long as the node lives.
+pub(super) async fn serve(server: Server, views: Views) {
+    if let Err(error) = server.serve(move || views.status()).await {
+        let error = anyhow::Error::from(error);
+        error!(error = format!("{error:#}"), "the admin socket is not served any longer");
+    }
+}
