@@ -15,7 +15,7 @@ use gpu_handoff_e2e::node::{PATIENCE, kill};
 use gpu_handoff_e2e::wait;
 use serde_json::Value;
 
-const MEMBERS: &str = r#"{"members":[{"slot":"a","namespace":"demo","pod":"one","group":"g","service-account":"worker"},
+const MEMBERS: &str = r#"{"members":[{"slot":"a","namespace":"demo","pod":"one","group":"g","service_account":"worker"},
     {"slot":"b","namespace":"demo","pod":"two","group":"g"}]}"#;
 const POLICY: &str = "version: gpu-handoff.io/v1\nquota: {buffers: 3}\n";
 /// Nobody's.
