@@ -246,7 +246,7 @@ fn a_daemon_that_is_not_there() {
     let (code, findings) = daemon.json("doctor");
     assert_eq!((check(&findings, "daemon.answers").0, code), ("problem", Some(1)));
     assert_eq!(check(&findings, "broker.serves").0, "could-not-check");
-    assert_eq!(check(&findings, "cluster.csi-driver").0, "could-not-check");
+    assert_eq!(check(&findings, "cluster.answers").0, "could-not-check");
     // The next one takes its place, and its socket's.
     let folder = Folder::shared().unwrap();
     daemon.plugin = Daemon::plugin(&folder, daemon.place.path(), &daemon.gpu);

@@ -3,6 +3,7 @@
 use super::Check;
 
 mod broker;
+mod cluster;
 mod csi_driver;
 mod daemon;
 mod gpus;
@@ -16,7 +17,7 @@ mod webhook;
 mod tests;
 
 /// All of them. `docs/doctor.md` has a section on each.
-pub(super) const ALL: [Check; 17] = [
+pub(super) const ALL: [Check; 18] = [
     Check { id: "daemon.answers", look: daemon::answers },
     Check { id: "daemon.folders", look: daemon::folders },
     Check { id: "broker.serves", look: broker::serves },
@@ -29,6 +30,7 @@ pub(super) const ALL: [Check; 17] = [
     Check { id: "policy.not-yet", look: policy::not_yet },
     Check { id: "kernel.identity", look: kernel::identity },
     Check { id: "gpus.found", look: gpus::found },
+    Check { id: "cluster.answers", look: cluster::answers },
     Check { id: "cluster.csi-driver", look: csi_driver::is_right },
     Check { id: "webhook.configuration", look: webhook::configuration },
     Check { id: "webhook.namespaces", look: webhook::namespaces },

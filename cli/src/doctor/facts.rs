@@ -65,6 +65,7 @@ pub(super) enum Looked<T> {
 pub(super) type Otherwise<T> = Result<T, Option<Seen>>;
 
 const SEE_DAEMON: &str = "see daemon.answers";
+const SEE_CLUSTER: &str = "see cluster.answers";
 
 impl Heard {
     pub(super) fn of(answer: Result<StatusResponse, ClientError>) -> Self {
@@ -112,10 +113,9 @@ impl Facts {
         match &self.cluster {
             Cluster::Objects(objects) => Ok(objects),
             Cluster::NoBearing => Err(None),
-            Cluster::Unreachable(why) => Err(Some(Seen::unknown(
-                format!("the API server cannot be asked: {why}"),
-                "run it in a pod of the plugin, or with a kubeconfig",
-            ))),
+            Cluster::Unreachable(_) => {
+                Err(Some(Seen::unknown("the API server has not said it", SEE_CLUSTER)))
+            }
         }
     }
 

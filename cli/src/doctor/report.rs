@@ -51,10 +51,13 @@ impl Findings {
     }
 
     pub(super) fn write_text(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let mut rows = Vec::new();
+        let (mut rows, mut said) = (Vec::new(), None);
         for Finding { id, verdict, seen, remedy } in &self.checks {
             rows.push(output::row([word(*verdict), id, seen]));
+            // Many may have one reason.
+            let remedy = remedy.as_ref().filter(|_| said != remedy.as_ref());
             if let Some(remedy) = remedy {
+                said = Some(remedy);
                 rows.push(output::row(["", "", &format!("do: {remedy}")]));
             }
         }

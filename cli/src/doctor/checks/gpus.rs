@@ -17,7 +17,7 @@ pub(super) fn found(facts: &Facts) -> Option<Seen> {
         if members == 0 {
             Seen::note(seen, remedy)
         } else {
-            Seen::problem(format!("{seen}; {members} pods take part here, and can publish nothing"), remedy)
+            Seen::problem(format!("{seen}; pods that take part here can publish nothing: {members}"), remedy)
         }
     }))
 }
