@@ -221,7 +221,7 @@ impl Membership {
     }
 
     async fn hear(&mut self, event: PodEvent) -> Result<(), Stopping> {
-        self.seen.hear(&event, self.pods.len());
+        self.seen.hear(&event);
         match event {
             PodEvent::Source(source) => info!(%source, "the pods of this node are told of"),
             PodEvent::Away(why) => warn!(why, "nobody tells of pods: known ones are served, new ones wait"),
@@ -240,6 +240,7 @@ impl Membership {
                 self.reclaim(|volume| !known.contains(volume.uid.as_str())).await?;
             }
         }
+        self.seen.knows(self.pods.len());
         Ok(())
     }
 

@@ -6,7 +6,6 @@ use gpu_handoff_admin::proto::{
 };
 use gpu_handoff_admin::proto::{pods, policy};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -14,6 +13,8 @@ use super::ALL;
 use crate::doctor::facts::{Cluster, Facts, Heard, Looked, Objects};
 use crate::doctor::report::Findings;
 use crate::doctor::{Check, Seen, Verdict};
+
+mod objects;
 
 const PAGE: &str = include_str!("../../../../docs/doctor.md");
 
@@ -305,75 +306,6 @@ fn the_kernel_and_the_gpus() {
     };
     says(&none(0), Verdict::Note, "0 below /proc; no driver");
     says(&none(2), Verdict::Problem, "can publish nothing: 2");
-}
-
-#[test]
-fn a_csi_driver_that_is_not_as_it_has_to_be() {
-    let id = "cluster.csi-driver";
-    says(&of_objects(id, |o| o.csi_driver = Looked::Absent), Verdict::Problem, "there is no CSIDriver");
-    for (field, value, part) in [
-        ("podInfoOnMount", json!(false), "podInfoOnMount"),
-        ("volumeLifecycleModes", json!(["Persistent"]), "Ephemeral"),
-        ("attachRequired", json!(true), "attachRequired"),
-    ] {
-        let mut driver = of_plugin("CSIDriver", "gpu-handoff.io");
-        driver["spec"][field] = value;
-        says(&of_objects(id, |o| o.csi_driver = Looked::Found(object(driver))), Verdict::Problem, part);
-    }
-}
-
-#[test]
-fn a_webhook_that_is_not_as_it_has_to_be() {
-    for id in ["webhook.configuration", "webhook.namespaces"] {
-        says(&of_objects(id, |o| o.webhook = Looked::Absent), Verdict::Problem, "there is no Mutating");
-    }
-    let with = |id: &str, change: fn(&mut Value)| {
-        let mut configuration = serde_json::to_value(configuration()).unwrap();
-        change(&mut configuration["webhooks"][0]);
-        of_objects(id, |o| o.webhook = Looked::Found(object(configuration)))
-    };
-    let id = "webhook.configuration";
-    says(&with(id, |hook| hook["name"] = json!("others")), Verdict::Problem, "has no webhook");
-    says(&with(id, |hook| hook["failurePolicy"] = json!("Ignore")), Verdict::Problem, "failurePolicy");
-    says(
-        &with(id, |hook| hook["clientConfig"]["caBundle"] = Value::Null),
-        Verdict::Problem,
-        "caBundle is empty",
-    );
-    let id = "webhook.namespaces";
-    says(
-        &with(id, |hook| hook["namespaceSelector"] = Value::Null),
-        Verdict::Note,
-        "kube-system and gpu-handoff",
-    );
-}
-
-#[test]
-fn a_webhook_that_nobody_serves_or_of_another_version() {
-    let id = "webhook.endpoints";
-    says(&of_objects(id, |o| o.endpoints = Looked::Absent), Verdict::Problem, "no pod is ready");
-    let of = |ready: &[Option<bool>]| {
-        let slices = vec![object(slice(ready))];
-        of_objects(id, |o| o.endpoints = Looked::Found(slices))
-    };
-    says(&of(&[Some(false)]), Verdict::Problem, "no pod is ready");
-    says(&of(&[Some(true), Some(false)]), Verdict::Note, "one pod answers");
-    let id = "webhook.version";
-    says(
-        &of_objects(id, |o| o.deployment = Looked::Absent),
-        Verdict::CouldNotCheck,
-        "there is no Deployment",
-    );
-    says(&of_objects(id, |o| o.plugin = Looked::Absent), Verdict::CouldNotCheck, "there is no DaemonSet");
-    let mut plugin = of_plugin("DaemonSet", "gpu-handoff-plugin");
-    plugin["spec"]["template"]["spec"]["containers"][0]["image"] = json!("gpu-handoff-plugin:0.0.9");
-    let plugin: DaemonSet = object(plugin);
-    says(
-        &of_objects(id, |o| o.plugin = Looked::Found(plugin)),
-        Verdict::Problem,
-        "the plugin gpu-handoff-plugin:0.0.9",
-    );
-    let _: Deployment = object(of_webhook("Deployment", "gpu-handoff-webhook"));
 }
 
 #[test]

@@ -60,18 +60,20 @@ impl Teller {
         (Self(sender), receiver)
     }
 
-    /// News of pods; so many are known.
-    pub(super) fn hear(&self, event: &PodEvent, known: usize) {
-        self.0.send_modify(|seen| {
-            seen.known = known;
-            match event {
-                PodEvent::Source(source) => (seen.source, seen.complete) = (Some(*source), false),
-                PodEvent::Away(why) => seen.away = Some((why.clone(), SystemTime::now())),
-                PodEvent::Synced => (seen.complete, seen.away) = (true, None),
-                PodEvent::Deleted(gone) => seen.waiting.retain(|_, wait| wait.pod.uid != gone.uid),
-                PodEvent::Added(_) | PodEvent::Changed(_) => {}
-            }
+    /// News of pods.
+    pub(super) fn hear(&self, event: &PodEvent) {
+        self.0.send_modify(|seen| match event {
+            PodEvent::Source(source) => (seen.source, seen.complete) = (Some(*source), false),
+            PodEvent::Away(why) => seen.away = Some((why.clone(), SystemTime::now())),
+            PodEvent::Synced => (seen.complete, seen.away) = (true, None),
+            PodEvent::Deleted(gone) => seen.waiting.retain(|_, wait| wait.pod.uid != gone.uid),
+            PodEvent::Added(_) | PodEvent::Changed(_) => {}
         });
+    }
+
+    /// So many pods are known.
+    pub(super) fn knows(&self, pods: usize) {
+        self.0.send_modify(|seen| seen.known = pods);
     }
 
     /// What told of them is there no longer, and will not be.
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(why("a"), None);
         teller.waits(&publish("b"), "not known");
         let gone = PodGone { namespace: "n".into(), name: "p".into(), uid: "uid-b".into() };
-        teller.hear(&PodEvent::Deleted(gone), 0);
+        teller.hear(&PodEvent::Deleted(gone));
         assert_eq!(why("b"), None);
         for n in 0..1_000 {
             teller.waits(&publish(&n.to_string()), "not known");
@@ -149,11 +151,11 @@ mod tests {
     #[test]
     fn a_source_is_away_until_it_has_told_of_all() {
         let (teller, told) = Teller::new();
-        teller.hear(&PodEvent::Source(Source::Kubelet), 0);
+        teller.hear(&PodEvent::Source(Source::Kubelet));
         assert_eq!((told.borrow().source, told.borrow().complete), (Some(Source::Kubelet), false));
-        teller.hear(&PodEvent::Away("refused".into()), 3);
-        assert!(told.borrow().away.is_some() && told.borrow().known == 3);
-        teller.hear(&PodEvent::Synced, 4);
+        teller.hear(&PodEvent::Away("refused".into()));
+        assert!(told.borrow().away.is_some() && !told.borrow().complete);
+        teller.hear(&PodEvent::Synced);
         assert!(told.borrow().away.is_none() && told.borrow().complete);
         teller.broke_off("over");
         assert!(told.borrow().away.is_some() && told.borrow().source.is_none());

@@ -14,14 +14,16 @@ struct Ground {
     run_dir: tempfile::TempDir,
     membership: Membership,
     done: mpsc::Receiver<Change>,
+    seen: watch::Receiver<Seen>,
 }
 
 fn ground() -> Ground {
     let run_dir = tempfile::tempdir().unwrap();
     let (changes, done) = mpsc::channel(64);
     let records = Records::open(run_dir.path()).unwrap();
-    let membership = Membership::new(changes, records, Vec::new(), Teller::new().0);
-    Ground { run_dir, membership, done }
+    let (teller, seen) = Teller::new();
+    let membership = Membership::new(changes, records, Vec::new(), teller);
+    Ground { run_dir, membership, done, seen }
 }
 
 fn pod(annotations: &[(&str, &str)]) -> PodFacts {
@@ -92,6 +94,11 @@ impl Ground {
         answer.try_recv().ok()
     }
 
+    /// Why volumes wait, as the node's status tells it.
+    fn waits(&self) -> Vec<String> {
+        self.seen.borrow().waiting().map(|wait| wait.why.clone()).collect()
+    }
+
     async fn hear(&mut self, event: PodEvent) {
         self.membership.hear(event).await.unwrap();
     }
@@ -106,8 +113,14 @@ async fn a_pod_takes_part_when_both_the_kubelet_and_the_pod_say_so() {
     let mut ground = ground();
     // Its volume may come before anybody has told of the pod.
     assert_eq!(ground.ask(ground.publish("csi-1")).await, None);
+    assert!(
+        matches!(&ground.waits()[..], [why] if why.contains("is not known of yet")),
+        "{:?}",
+        ground.waits()
+    );
     ground.hear(added(pod(&[("group", "weights")]))).await;
     assert_eq!(ground.ask(ground.publish("csi-1")).await, Some(Ok(())));
+    assert_eq!((ground.waits().len(), ground.seen.borrow().known), (0, 1));
     let [served] = &ground.membership.volumes.values().collect::<Vec<_>>()[..] else { panic!() };
     assert_eq!(served.volume.group.to_string(), "team/weights");
     // Again, and after a restart, it is the same one.
@@ -119,6 +132,7 @@ async fn a_pod_takes_part_when_both_the_kubelet_and_the_pod_say_so() {
     // One slot is enough.
     let second = ground.ask(ground.publish("csi-2")).await;
     assert!(matches!(second, Some(Err(Refusal::Invalid(_)))), "{second:?}");
+    assert!(matches!(&ground.waits()[..], [why] if why.contains("one is enough")), "{:?}", ground.waits());
 }
 
 fn served_volume(ground: &Ground) -> Volume {
