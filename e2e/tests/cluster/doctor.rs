@@ -6,21 +6,23 @@ use anyhow::Context as _;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
-use kube::api::{AttachParams, DeleteParams, ListParams};
+use kube::api::{AttachParams, DeleteParams, ListParams, Patch, PatchParams};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
 use crate::ground::look_until;
 use crate::plan::Gpu;
-use crate::play::{Outcome, Scenario, scenario};
+use crate::play::{Outcome, Scenario, scenario_alone};
 use crate::product::{self, NAMESPACE};
 use crate::program::agent;
 use crate::scene::{Scene, Standard, await_in};
 
 const MANIFESTS: &str = include_str!("../../../manifests/webhook.yaml");
 const PROGRAM: &str = "gpu-handoff-webhook";
+const DRIVER: &str = "gpu-handoff.io";
 const CONFIGURATION: &str = "pods.gpu-handoff.io";
 
 /// How long the webhook may take to serve, and the cluster to tell what has changed.
@@ -30,7 +32,7 @@ const READY: Duration = Duration::from_secs(90);
 const COMMAND: Duration = Duration::from_secs(30);
 
 pub(crate) fn all() -> Vec<Scenario> {
-    vec![scenario("doctor_finds_what_is_wrong", Standard::Restricted, finds)]
+    vec![scenario_alone("doctor_finds_what_is_wrong", Standard::Restricted, finds)]
 }
 
 /// Where all is installed it finds nothing, and then what is taken away, with what to do about it.
@@ -52,6 +54,15 @@ async fn finds(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         anyhow::ensure!(of(&told, id)["verdict"] == "ok", "{id}: {told:#}");
     }
 
+    pod_info(scene, false).await?;
+    let told = until(scene, 1, "whose a volume is is not told").await?;
+    let found = of(&told, "cluster.csi-driver");
+    anyhow::ensure!(found["verdict"] == "problem", "{told:#}");
+    let seen = found["seen"].as_str().unwrap_or_default();
+    anyhow::ensure!(seen.contains("podInfoOnMount is not true"), "{found:#}");
+    pod_info(scene, true).await?;
+    until(scene, 0, "all is well again").await?;
+
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client());
     configurations.delete(CONFIGURATION, &DeleteParams::default()).await?;
     let told = until(scene, 1, "the webhook's configuration is missed").await?;
@@ -72,6 +83,13 @@ async fn finds(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     })
     .await?;
     Ok(Outcome::Done)
+}
+
+/// Has the kubelet say whose a volume is, or not.
+async fn pod_info(scene: &Scene<'_>, told: bool) -> anyhow::Result<()> {
+    let drivers: Api<CSIDriver> = Api::all(scene.client());
+    let change = Patch::Merge(json!({ "spec": { "podInfoOnMount": told } }));
+    drivers.patch(DRIVER, &PatchParams::default(), &change).await.map(drop).context("change the CSIDriver")
 }
 
 /// What a check has found.
@@ -120,7 +138,7 @@ async fn asked(scene: &Scene<'_>, arguments: &[&str]) -> anyhow::Result<(i32, St
     .map_err(|_| anyhow::anyhow!("{arguments:?} took longer than {COMMAND:?}"))?
 }
 
-/// Installs the webhook, for pods of this scenario's namespace alone: others go on as before.
+/// Installs the webhook, for pods of this scenario's namespace alone: what is left of it in the end concerns nobody else.
 async fn install_webhook(scene: &Scene<'_>) -> anyhow::Result<()> {
     let mut configuration = None;
     for document in serde_yaml::Deserializer::from_str(MANIFESTS) {
