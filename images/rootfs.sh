@@ -38,9 +38,11 @@ libraries_of_the_driver() {
 }
 
 target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
-# The pods' command does without what administers nodes; the plugin's has everything.
-cargo build --release --locked --no-default-features -p gpu-handoff-sidecar -p gpu-handoff-cli --bins
+# The pods' command does without what administers nodes and manifests; that of the plugin's image has everything. The packages are
+# the same, so that what all of them need is built once.
+packages=(-p gpu-handoff-plugin -p gpu-handoff-sidecar -p gpu-handoff-cli)
+cargo build --release --locked --bins --no-default-features "${packages[@]}"
 programs sidecar gpu-handoff-sidecar gpu-handoff
-cargo build --release --locked -p gpu-handoff-plugin -p gpu-handoff-cli --bins
+cargo build --release --locked --bins "${packages[@]}"
 programs plugin gpu-handoff-plugin gpu-handoff
 libraries_of_the_driver
