@@ -18,6 +18,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::MemoryKind;
+use crate::agent::stream::StreamTimes;
 use crate::folder::Folder;
 use crate::gpu::{Gpu, Wanted};
 use crate::node::{Member, Node};
@@ -35,7 +36,13 @@ use report::{Report, Row};
 const SIMULATED_BYTES: u64 = 8 << 30;
 
 /// Rounds of each case before the clock counts: workers start, caches fill.
-const WARM_UP: usize = 5;
+pub const WARM_UP: usize = 5;
+
+/// Microseconds of each round that counts, from what producer and consumer measured.
+#[must_use]
+pub fn total_us(mode: Mode, [made, got]: [StreamTimes; 2]) -> Vec<f64> {
+    ours::times(mode, &made, got).total
+}
 
 /// What the benchmark can be told.
 #[derive(Debug, Clone, clap::Args)]

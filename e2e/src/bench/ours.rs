@@ -60,13 +60,17 @@ impl Pair {
             Answer::Stream(times) => times,
             other => anyhow::bail!("the producer answered {other:?}"),
         };
-        Ok(if case.mode == Mode::Fresh { fresh(&made, &got) } else { asked(got) })
+        Ok(times(case.mode, &made, got))
     }
 
     pub(super) fn stop(self) -> anyhow::Result<()> {
         self.producer.finish()?;
         self.consumer.finish()
     }
+}
+
+pub(super) fn times(mode: Mode, made: &StreamTimes, got: StreamTimes) -> Times {
+    if mode == Mode::Fresh { fresh(made, &got) } else { asked(got) }
 }
 
 /// From the producer's "ready" to the consumer's "readable".

@@ -56,6 +56,14 @@ impl Actor {
     /// # Errors
     /// When there is none in time, or its driver has no GPU.
     pub fn meet(folder: &Path, name: &str) -> anyhow::Result<Self> {
+        Self::meet_for(folder, name, TEST)
+    }
+
+    /// The same, for a test that takes so long.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn meet_for(folder: &Path, name: &str, time: Duration) -> anyhow::Result<Self> {
         let folder = std::fs::File::open(folder)?;
         let path = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
         let connection = crate::wait::until(START, &format!("a puppet listens at {name}"), || {
@@ -63,7 +71,7 @@ impl Actor {
         })?;
         let connection = connection.into_fd();
         rustix::io::ioctl_fionbio(&connection, false)?;
-        let puppet = Puppet::at(connection, Instant::now() + TEST);
+        let puppet = Puppet::at(connection, Instant::now() + time);
         worked("initialise the driver", puppet.tell(Request::Init))?;
         worked("make a context", memory::enter(&puppet, 0))?;
         Ok(Self(puppet))

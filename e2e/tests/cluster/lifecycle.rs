@@ -23,6 +23,9 @@ const FEW: usize = 3;
 /// How long memory may take to be back before that is a fault, and a pod to be gone. How fast it is, is printed.
 const BACK: Duration = Duration::from_secs(20);
 
+/// How long somebody looks at the GPU's memory.
+const OBSERVED: Duration = Duration::from_secs(900);
+
 /// Between two looks at the GPU's memory.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -42,7 +45,7 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     scene.reserve(1).await?;
     scene.claim("gpu", 1).await?;
     scene.start(puppet("observer", gpu()).restricted()).await?;
-    let observer = scene.actor("observer")?;
+    let observer = Actor::meet_for(scene.shared(), "observer", OBSERVED)?;
     let before = observer.used_memory()?;
     let (mut back, mut gone) = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for word in (1..).take(rounds) {

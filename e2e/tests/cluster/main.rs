@@ -23,6 +23,7 @@ mod doctor;
 mod ground;
 mod handover;
 mod images;
+mod latency;
 mod lifecycle;
 mod matrix;
 mod members;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         doctor::all(),
         restarts::all(),
         lifecycle::all(),
+        latency::all(),
         matrix::all(),
     ]
     .into_iter()

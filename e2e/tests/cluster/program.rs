@@ -54,13 +54,23 @@ pub(crate) struct App {
 impl App {
     /// Tells it to do something, and waits for its answer.
     pub(crate) async fn ask(&mut self, command: &Command) -> anyhow::Result<Answer> {
+        self.tell(command).await?;
+        self.hear().await.with_context(|| format!("told {command:?}"))
+    }
+
+    /// Tells it to do something.
+    pub(crate) async fn tell(&mut self, command: &Command) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(command)?;
         line.push(b'\n');
-        self.input.write_all(&line).await.with_context(|| format!("tell {} {command:?}", self.pod))?;
+        self.input.write_all(&line).await.with_context(|| format!("tell {} {command:?}", self.pod))
+    }
+
+    /// Its next answer.
+    pub(crate) async fn hear(&mut self) -> anyhow::Result<Answer> {
         let heard = tokio::time::timeout(COMMAND, self.output.next_line()).await;
         let heard =
             heard.map_err(|_| anyhow::anyhow!("{} did not answer within {COMMAND:?}", self.pod))??;
-        let heard = heard.with_context(|| format!("told {command:?}, {} has ended", self.pod))?;
+        let heard = heard.with_context(|| format!("{} has ended", self.pod))?;
         serde_json::from_str(&heard).with_context(|| format!("{} answered {heard}", self.pod))
     }
 }
