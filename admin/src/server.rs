@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use futures_util::{Stream, stream};
@@ -35,8 +35,13 @@ pub struct BindError {
 pub struct Server {
     path: PathBuf,
     listener: UnixListener,
+    /// What tells its file from another of that name.
+    mark: Mark,
     door: Door,
 }
+
+/// A file's device and number.
+type Mark = (u64, u64);
 
 impl Server {
     /// Makes the socket, in the place of one that is there: whoever calls this owns the folder.
@@ -45,8 +50,8 @@ impl Server {
     /// What the system refuses, such as a group that the daemon may not give files to.
     pub fn bind(path: &Path, door: Door) -> Result<Self, BindError> {
         let failed = |source| BindError { path: path.to_path_buf(), source };
-        let listener = make(path, door).map_err(failed)?;
-        Ok(Self { path: path.to_path_buf(), listener, door })
+        let (listener, mark) = make(path, door).map_err(failed)?;
+        Ok(Self { path: path.to_path_buf(), listener, mark, door })
     }
 
     /// Answers with what `status` says at that moment, for ever.
@@ -114,13 +119,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
-        drop(std::fs::remove_file(&self.path));
+        // The next daemon may have put its own there.
+        if mark(&self.path).is_ok_and(|found| found == self.mark) {
+            // Whoever removed it meanwhile has done our work.
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 
 /// The socket gets its name when its mode and its group are right.
-fn make(path: &Path, door: Door) -> io::Result<UnixListener> {
+fn make(path: &Path, door: Door) -> io::Result<(UnixListener, Mark)> {
     let hidden = path.with_file_name(format!(".{}", crate::SOCKET));
     match std::fs::remove_file(&hidden) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -132,8 +140,13 @@ fn make(path: &Path, door: Door) -> io::Result<UnixListener> {
         std::os::unix::fs::chown(&hidden, None, Some(group))?;
     }
     std::fs::set_permissions(&hidden, Permissions::from_mode(door.mode()))?;
+    let mark = mark(&hidden)?;
     std::fs::rename(&hidden, path)?;
-    Ok(listener)
+    Ok((listener, mark))
+}
+
+fn mark(path: &Path) -> io::Result<Mark> {
+    std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 /// What the daemon says of itself.

@@ -98,9 +98,13 @@ async fn its_own_user_is_answered_and_the_file_goes_with_it() {
     daemon.answers().await.unwrap();
     let mode = std::fs::metadata(daemon.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // The next one takes the place over.
+    // The next one takes the place over, and keeps it when the first one ends.
     let Daemons { folder, _served: mut served } = daemon;
+    let door = Door { own: rustix::process::geteuid().as_raw(), group: None };
+    let next = Server::bind(&folder.path().join(SOCKET), door).unwrap();
     served.shutdown().await;
+    assert!(folder.path().join(SOCKET).exists());
+    drop(next);
     assert!(!folder.path().join(SOCKET).exists());
     let error = status(&folder.path().join(SOCKET)).await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");

@@ -125,6 +125,8 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     if let Some(kubelet) = &mut kubelet {
         kubelet.stop().await;
     }
+    // Before the node is given up: the next one has a socket at the same place.
+    followers.shutdown().await;
     outcome
 }
 
