@@ -31,6 +31,9 @@ pub enum ResourcesError {
         /// What the transport said.
         source: tonic::transport::Error,
     },
+    /// It tells of two pods of that name: one is gone, and nobody says which.
+    #[error("the kubelet tells of {0} pods of that name")]
+    SeveralOfThatName(usize),
     /// It answered with an error, or not in time.
     #[error("ask the kubelet's PodResources API")]
     Asked(#[from] Status),
@@ -117,12 +120,20 @@ impl Resources {
             Ok(answer) => Ok(answer.into_inner().pod_resources.map(pod)),
             // Where Get is switched off, or does not find the pod, the error is one without a code of its own.
             Err(error) if matches!(error.code(), Code::Unimplemented | Code::Unknown | Code::NotFound) => {
-                let all = self.list().await?;
-                Ok(all.into_iter().find(|pod| pod.namespace == namespace && pod.name == name))
+                let all = self.list().await?.into_iter();
+                only(all.filter(|pod| pod.namespace == namespace && pod.name == name).collect())
             }
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The one that there is, if there is one.
+fn only(mut pods: Vec<PodDevices>) -> Result<Option<PodDevices>, ResourcesError> {
+    if pods.len() > 1 {
+        return Err(ResourcesError::SeveralOfThatName(pods.len()));
+    }
+    Ok(pods.pop())
 }
 
 fn within_time<T>(asked: T) -> tonic::Request<T> {
@@ -180,6 +191,13 @@ pub fn without_replica(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_pods_of_one_name_none_is_taken() {
+        assert_eq!(only(Vec::new()).unwrap(), None);
+        assert_eq!(only(vec![PodDevices::default()]).unwrap(), Some(PodDevices::default()));
+        assert!(matches!(only(vec![PodDevices::default(); 2]), Err(ResourcesError::SeveralOfThatName(2))));
+    }
 
     #[test]
     fn replicas_are_the_device_itself() {

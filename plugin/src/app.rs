@@ -28,12 +28,13 @@ use crate::identity;
 use crate::journal::{Holder, Journal, StateDir};
 use crate::lane::{self, Lane, Shared};
 use crate::limits;
-use crate::members::Member;
+use crate::members::{Holds, Member};
 use crate::node::client::{AskError, DeviceNodes, Line, News, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
 use crate::owner::Owner;
 use crate::receipts::Sealer;
 use crate::registry::{BootClock, Capacity, Input, MemberId, Past, Registry, Topology};
+use crate::tells::Tells;
 
 mod lanes;
 
@@ -57,7 +58,8 @@ pub fn run() -> anyhow::Result<()> {
 
 async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let Start { setup, policy, members, state, lock: _lock, socket } = start;
-    let (line, node) = Line::new(socket)?;
+    let tells = Arc::new(Tells::default());
+    let (line, node) = Line::new(socket, Arc::clone(&tells))?;
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
@@ -77,6 +79,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
         next_session: Arc::new(AtomicU64::new(1)),
         in_flight: lane::in_flight::limit(descriptors),
         awake: Room::new(setup.awake),
+        tells,
         pid_word_proven: Arc::new(AtomicBool::new(false)),
         device_nodes: DeviceNodes::new(node.clone(), &setup.gpus),
         stop: stopped.clone(),
@@ -134,7 +137,10 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
 
 /// The GPUs that are known without asking the driver: the node's, and those that its members were given, such as MIG instances.
 fn known_gpus(setup: &Setup, members: &[(Member, SeqListener)]) -> Gpus {
-    let given = members.iter().flat_map(|(member, _)| member.devices.iter().flatten());
+    let given = members.iter().flat_map(|(member, _)| match &member.holds {
+        Holds::These(held) => held.as_slice(),
+        Holds::All | Holds::WhatItReaches => &[],
+    });
     Gpus::new(setup.gpus.iter().copied(), given.copied())
 }
 
@@ -252,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn a_survey_that_failed_is_asked_for_again() {
         let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours).unwrap();
+        let (line, client) = Line::new(ours, Arc::default()).unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(line.run(oneshot::channel().0, mpsc::channel(1).0));
         let node = AsyncSeqPacket::new(theirs).unwrap();

@@ -223,6 +223,14 @@ fn origin_of(path: Option<&Path>, is_of_members: bool) -> Origin {
     }
 }
 
+impl Config {
+    /// The node's name in Kubernetes; empty where there is none.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        self.kubelet.as_ref().map_or("", |kubelet| &kubelet.node)
+    }
+}
+
 /// Where the pods of this node are, if this process is in one of them; else at the root.
 fn own_cgroup_root() -> Root {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -20,33 +20,34 @@
 //! | what comes back from an earlier one | [`restore`], [`offers`] |
 //! | how many connections there may be | [`places`] |
 //! | how much of it is told to the log | [`chatter`] |
+//! | its thread, from its start to its end | [`thread`] |
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Grant};
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener};
+use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::{AsyncSeqListener, AsyncSeqPacket};
-use gpu_handoff_protocol::{BootTag, DeviceUuid, GroupKey, Instance, PodRef, PodUid, SlotId};
+use gpu_handoff_protocol::{BootTag, GroupKey, Instance, PodRef, PodUid, Refusal, SlotId};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{Instrument, error, info, info_span, warn};
+use tracing::{Instrument, info, warn};
 
 use crate::awake::Room;
 use crate::gpu::{Inspector, Reach};
 use crate::identity::{Door, Home};
 use crate::limits;
+use crate::members::Holds;
 use crate::node::client::{DeviceNodes, SlotDeviceNodes};
 use crate::owner::{LaneCommand, LaneHandle, Owner};
 use crate::receipts::Sealer;
 use crate::registry::{Input, MemberId, SessionId};
+use crate::tells::{Teller, Tells};
 
 mod announced;
 mod chatter;
@@ -58,6 +59,7 @@ mod places;
 mod restore;
 mod session;
 mod slot;
+mod thread;
 mod vet;
 
 use announced::Vigil;
@@ -68,6 +70,7 @@ use outbox::Tally;
 use places::{Place, Places};
 use restore::Absent;
 use session::Peer;
+pub use thread::{Lane, start};
 
 /// What a lane serves.
 #[derive(Debug, Clone)]
@@ -88,8 +91,10 @@ pub struct LaneSpec {
     pub home: Option<Arc<Home>>,
     /// What it may hold.
     pub quota: watch::Receiver<Quota>,
-    /// The GPUs it holds; `None`: it may use all of the node's.
-    pub devices: Option<Vec<DeviceUuid>>,
+    /// What its connections are refused with, if they are: its applications are not to be started yet.
+    pub held_back: watch::Receiver<Option<Refusal>>,
+    /// The GPUs it holds.
+    pub holds: watch::Receiver<Holds>,
 }
 
 /// What all lanes use.
@@ -111,21 +116,14 @@ pub struct Shared {
     pub in_flight: usize,
     /// Room for those that poll for a moment instead of sleeping.
     pub awake: Room,
+    /// What owners of pods are to read.
+    pub tells: Arc<Tells>,
     /// Whether the self-test of legacy handles has passed.
     pub pid_word_proven: Arc<AtomicBool>,
     /// Of which GPUs a process has the device nodes.
     pub device_nodes: DeviceNodes,
     /// Told when the daemon stops.
     pub stop: watch::Receiver<bool>,
-}
-
-/// A lane that runs.
-#[derive(Debug)]
-pub struct Lane {
-    /// The member's pod.
-    pub pod: PodRef,
-    /// Its thread.
-    pub thread: JoinHandle<()>,
 }
 
 /// A state of the lane's thread that all of its tasks see.
@@ -158,6 +156,8 @@ pub(crate) struct Context {
     this: Weak<Context>,
     /// What its member has it write to the log.
     chatter: Chatter,
+    /// What the pod's owner is to read.
+    teller: Teller,
     /// Of which GPUs a process of the member has the device nodes.
     device_nodes: SlotDeviceNodes,
     /// The way to the GPU workers.
@@ -272,60 +272,6 @@ impl Context {
     }
 }
 
-/// Starts the member's thread, which serves its slot's socket until the member is to `leave`, and tells `ends` when it ends,
-/// however it does.
-///
-/// # Errors
-/// When the thread cannot be started.
-pub fn start(
-    spec: LaneSpec,
-    listener: SeqListener,
-    shared: Shared,
-    leave: watch::Receiver<bool>,
-    ends: mpsc::Sender<MemberId>,
-) -> io::Result<Lane> {
-    let queue = LaneHandle::default();
-    shared.owner.add_lane(spec.member, queue.clone());
-    let (pod, name) = (spec.pod.clone(), format!("lane-{}", spec.member.0));
-    let thread = std::thread::Builder::new().name(name).spawn(move || {
-        let _end = End { member: spec.member, ends };
-        let span = info_span!("lane", pod = %spec.pod, group = %spec.group);
-        let served = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-            let work = serve(spec, shared, listener, queue, leave).instrument(span);
-            runtime.block_on(LocalSet::new().run_until(work))
-        });
-        if let Err(e) = served {
-            error!(error = %e, "a lane cannot serve");
-        }
-    })?;
-    Ok(Lane { pod, thread })
-}
-
-/// Says that the lane's thread has ended, however it did.
-struct End {
-    member: MemberId,
-    ends: mpsc::Sender<MemberId>,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        // There is room for each member; a closed channel means that the daemon has stopped.
-        let _ = self.ends.try_send(self.member);
-    }
-}
-
-async fn serve(
-    spec: LaneSpec,
-    shared: Shared,
-    listener: SeqListener,
-    queue: LaneHandle,
-    leave: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let listener = AsyncSeqListener::new(listener)?;
-    run(spec, shared, listener, queue, leave).await;
-    Ok(())
-}
-
 async fn run(
     spec: LaneSpec,
     shared: Shared,
@@ -338,8 +284,9 @@ async fn run(
     let buffer = Rc::new(RefCell::new(RecvBuffer::new()));
     let in_flight = shared.in_flight;
     let inspector =
-        Inspector::new(shared.workers.clone(), spec.member.0, spec.devices.clone(), Rc::clone(&buffer));
+        Inspector::new(shared.workers.clone(), spec.member.0, spec.holds.clone(), Rc::clone(&buffer));
     let device_nodes = shared.device_nodes.of_slot(spec.slot.clone());
+    let teller = Teller::new(Arc::clone(&shared.tells), spec.slot.clone());
     let vigil = Rc::new(Vigil::new(shared.awake.clone()));
     let desk = vet::Desk::new(in_flight, spec.quota.clone());
     let context = Rc::new_cyclic(|this| Context {
@@ -358,6 +305,7 @@ async fn run(
         absent: Absent::default(),
         this: Weak::clone(this),
         chatter: Chatter::new(),
+        teller,
         device_nodes,
         inspector: Rc::new(inspector),
         vigil: Rc::clone(&vigil),

@@ -10,11 +10,14 @@
 //! | what a killed daemon leaves to the next: what is alive | [`journal`] |
 //! | and what proves its facts | [`receipts`] |
 //! | who the members are | [`members`] |
+//! | what owners of pods are to read, on its way from the lanes to the node | [`tells`] |
+//! | how often somebody may have something done | [`allowance`] |
 //! | who polls for a moment instead of sleeping | [`awake`] |
 //! | what needs privilege, and starting the rest without any | [`node`] |
 //! | the broker, wired together | [`app`] |
 //! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
 
+pub mod allowance;
 pub mod app;
 pub mod awake;
 pub mod cli;
@@ -29,3 +32,4 @@ pub mod node;
 pub mod owner;
 pub mod receipts;
 pub mod registry;
+pub mod tells;

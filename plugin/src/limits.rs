@@ -204,3 +204,55 @@ pub const WAITING_VOLUMES: usize = 64;
 pub const VOLUME_ASKED_AGAIN: Duration = Duration::from_secs(300);
 /// The longest end of a pod that is told to holders of its buffers.
 pub const LONGEST_END: Duration = Duration::from_secs(24 * 60 * 60);
+/// Notices for owners of pods that have not been taken up; more are lost, and counted.
+pub const EVENT_QUEUE: usize = 256;
+/// Events that wait for the API server; with more, the newer are lost, and counted.
+pub const EVENTS_WAITING: usize = 256;
+/// Events about one pod at once.
+pub const EVENT_BURST_OF_POD: u32 = 16;
+/// How long a pod waits for each event more.
+pub const EVENT_EACH_OF_POD: Duration = Duration::from_secs(30);
+/// Events about all pods of a node at once.
+pub const EVENT_BURST: u32 = 128;
+/// How long the node waits for each event more.
+pub const EVENT_EACH: Duration = Duration::from_millis(500);
+/// How long an event that comes again is only counted before its count is written; doubled each time.
+pub const EVENT_SERIES_PAUSE: Duration = Duration::from_secs(10);
+/// The longest that it is only counted.
+pub const EVENT_SERIES_LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
+/// Events of a pod in which what comes again is counted.
+pub const EVENT_SERIES_OF_POD: usize = 64;
+/// How long a pod must be quiet before it is forgotten what was told of it.
+pub const EVENT_MEMORY: Duration = Duration::from_secs(600);
+/// Pods of which it is remembered what was told of them.
+pub const EVENT_PODS: usize = 2 * MEMBERS;
+/// Most bytes of an event's text, by the API's rules.
+pub const EVENT_NOTE_BYTES: usize = 1024;
+/// Most bytes of an event's reason, by the API's rules.
+pub const EVENT_REASON_BYTES: usize = 128;
+/// Most characters of who reports an event, by the API's rules.
+pub const EVENT_INSTANCE_CHARS: usize = 128;
+/// Bytes of a pod's name in the names of its events.
+pub const EVENT_POD_NAME_BYTES: usize = 200;
+/// How long the API server may take for an event.
+pub const EVENT_TIME: Duration = Duration::from_secs(5);
+/// How long an event that could not be written waits; doubled each time.
+pub const EVENT_PAUSE: Duration = Duration::from_millis(500);
+/// The longest that it waits.
+pub const EVENT_LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the broker collects what pods are to be told, before it tells the node again.
+pub const TELL_PAUSE: Duration = Duration::from_millis(500);
+/// Things that the broker tells the node at a time; the others follow after the next pause.
+pub const TELLS_AT_A_TIME: usize = 64;
+/// How long kubelet and API server may take to say what a pod holds and where its group is.
+pub const DEVICES_TIME: Duration = Duration::from_secs(3);
+/// How long until they are asked again: where they did not say, and while a pod's applications are held back.
+pub const DEVICES_PAUSE: Duration = Duration::from_secs(10);
+/// ResourceSlices that the API server sends at a time.
+pub const SLICES_PAGE: u32 = 100;
+/// Most such pages of a node.
+pub const SLICES_PAGES: u32 = 10;
+/// Pods of a group that are looked for on other nodes.
+pub const MATES: u32 = 100;
+/// Pods of which that is asked at a time.
+pub const DEVICES_ASKED: usize = 32;

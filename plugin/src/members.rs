@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
+use crate::node::words::Refused;
 
 /// A pod that takes part, as the node names it to its broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,11 +46,28 @@ pub struct Member {
     pub service_account: Option<ServiceAccount>,
     /// The user whose processes speak for it; `None`: whichever can connect.
     pub user: Option<u32>,
-    /// The GPUs it holds; `None`: it may use all of the node's.
-    pub devices: Option<Vec<DeviceUuid>>,
+    /// The GPUs it holds.
+    #[serde(default)]
+    pub holds: Holds,
+    /// Why its applications are not to be started; its connections are refused with it.
+    #[serde(default)]
+    pub held_back: Option<Refused>,
     /// Its containers by the pod's status: whoever speaks for it is in one of them. `None`: there are no containers that the
     /// node knows of.
     pub containers: Option<BTreeSet<ContainerId>>,
+}
+
+/// Which GPUs a pod holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holds {
+    /// All of the node's.
+    All,
+    /// These, by the word of who gave them to it.
+    These(Vec<DeviceUuid>),
+    /// Nobody says: each of its processes may use those whose device nodes it has.
+    #[default]
+    WhatItReaches,
 }
 
 /// A member as the file names it.
@@ -95,7 +113,8 @@ impl From<&StaticMember> for Member {
             group: member.group(),
             service_account: member.service_account.clone(),
             user: member.user,
-            devices: member.devices.clone(),
+            holds: member.devices.clone().map_or(Holds::All, Holds::These),
+            held_back: None,
             containers: None,
         }
     }

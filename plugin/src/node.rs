@@ -11,6 +11,8 @@
 //! | the lock, the state folder | [`place`] |
 //! | the slots, their members and sockets | [`slots`] |
 //! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
+//! | what owners of pods can read | `events` |
+//! | the API server, where there is one | `api_server` |
 //! | the policy, which may become another one | [`policy`] |
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
@@ -18,6 +20,8 @@
 //! | answering its commands | `service` |
 //! | the GPU workers' processes | `workers` |
 //! | which GPUs there are, and whose device nodes a process has | `gpus` |
+//! | which GPUs a pod holds | `devices` |
+//! | what can be known of a pod's exchanges when it starts | `outlook` |
 //! | looking at a process's files, which may not answer | `looks` |
 //! | asking the driver which of them reach each other | `survey` |
 //! | whether a broker that died is started again, and when | `restarts` |
@@ -38,14 +42,18 @@ use crate::limits;
 use crate::members::Member;
 
 mod admin;
+mod api_server;
 mod broker;
 pub mod children;
 pub mod client;
+mod devices;
+mod events;
 pub mod first;
 mod gpus;
 mod kubelet;
 mod looks;
 mod membership;
+mod outlook;
 pub mod place;
 pub mod policy;
 mod restarts;
@@ -56,6 +64,7 @@ pub mod words;
 mod workers;
 
 use broker::{Broker, Ending};
+use events::Events;
 use kubelet::Kubelet;
 use place::Place;
 use policy::Origin;
@@ -94,10 +103,13 @@ impl StopSignals {
 async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     say_what_starts(&config);
     let place = Place::prepare(&config).await?;
-    let mut service = Service::new(&config);
+    let api_server = api_server::client(&config)?;
+    let (events, writer) = Events::new(api_server.clone(), config.node_name());
+    let mut service = Service::new(&config, events.clone());
     let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
     // They end with the node.
     let mut followers = JoinSet::new();
+    followers.spawn(writer.run());
     let (policy_teller, policy) = policy_told(&config)?;
     if let Some(file) = config.policy_file.take() {
         followers.spawn(policy::follow(file, changes.clone(), policy_teller));
@@ -107,7 +119,9 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         service.serve_slot(&member.slot);
     }
     let mut kubelet = match &config.kubelet {
-        Some(kubelet) => Some(Kubelet::begin(kubelet, changes, &mut slots, &mut service).await?),
+        Some(kubelet) => {
+            Some(Kubelet::begin(kubelet, api_server, events, changes, &mut slots, &mut service).await?)
+        }
         None => None,
     };
     let views = admin::Views {

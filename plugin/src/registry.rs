@@ -95,7 +95,7 @@ use named::Named;
 use notices::NOTICE;
 use past::Expected;
 pub use past::{BootClock, Past};
-pub(crate) use publish::check_range;
+pub(crate) use publish::{check_range, list};
 pub use reach::Topology;
 pub use sets::WantedSet;
 
@@ -269,6 +269,7 @@ impl Registry {
     pub fn apply(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::MemberJoined(member, facts) => self.member_joined(member, facts),
+            Input::MemberHolds(member, holds) => self.member_holds(member, holds),
             Input::MemberEnding(member, until) => self.member_ending(member, until, now),
             Input::MemberLeft(member) => self.member_left(member, now),
             Input::SessionOpened(session, facts) => self.session_opened(session, facts),

@@ -103,6 +103,8 @@ codes! {
     MigIsolated = 33, "MIG_ISOLATED", "give both pods the same MIG instance: no memory is shared between two";
     /// The stream is being captured into a graph, which may run any number of times.
     StreamCapturing = 34, "STREAM_CAPTURING", "order the work outside of the graph: wait for and write words on the stream before and after the graph is launched";
+    /// No other member of the pod's group is on its node, and others are elsewhere.
+    NoPeerOnNode = 35, "NO_PEER_ON_NODE", "let the scheduler put the group's pods on one node: gpu-handoff.io/colocate: required, and room for all of them there";
     /// The policy does not allow it.
     PolicyDenied = 40, "POLICY_DENIED", "ask the node's administrator to allow it in the policy";
     /// The member holds as many buffers as it may.

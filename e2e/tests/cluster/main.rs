@@ -27,6 +27,7 @@ mod latency;
 mod lifecycle;
 mod matrix;
 mod members;
+mod members_gpus;
 mod plan;
 mod play;
 mod pods;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         images::all(),
         handover::all(),
         members::all(),
+        members_gpus::all(),
         doctor::all(),
         restarts::all(),
         lifecycle::all(),

@@ -32,8 +32,15 @@ async fn hand_over(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let acquired = acquire(&mut consumer, By::Name("w".to_owned()), "l").await?;
     ensure!(matches!(acquired, Answer::Acquired { .. }), "the consumer: {acquired:?}");
     holds(&mut consumer, "l", WORD).await?;
-    is_not_there(&mut stranger, By::Name("w".to_owned())).await?;
-    is_not_there(&mut stranger, By::Id(id)).await?;
+    // Its owner reads what its program was told, in the same words.
+    for by in [By::Name("w".to_owned()), By::Id(id)] {
+        let told = is_not_there(&mut stranger, by).await?;
+        scene.told("stranger", "NotFound", &told).await?;
+    }
+    for (pod, group) in [(pods[0].as_str(), "weights"), ("stranger", "others")] {
+        let note = format!("the pod is a member of group {}/{group} on this node", scene.namespace);
+        scene.told(pod, "TakesPart", &note).await?;
+    }
     Ok(Outcome::Done)
 }
 
@@ -88,12 +95,10 @@ pub(crate) async fn release(app: &mut App, lease: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To who may not have it, a buffer is none.
-pub(crate) async fn is_not_there(app: &mut App, by: By) -> anyhow::Result<()> {
-    let refused = acquire(app, by.clone(), "nothing").await?;
-    ensure!(
-        matches!(&refused, Answer::Refused { code, .. } if code == "NOT_FOUND"),
-        "{by:?} asked for by a stranger: {refused:?}"
-    );
-    Ok(())
+/// To who may not have it, a buffer is none. Gives the sentence that says so.
+pub(crate) async fn is_not_there(app: &mut App, by: By) -> anyhow::Result<String> {
+    match acquire(app, by.clone(), "nothing").await? {
+        Answer::Refused { code, text } if code == "NOT_FOUND" => Ok(text),
+        other => bail!("{by:?} asked for by a stranger: {other:?}"),
+    }
 }

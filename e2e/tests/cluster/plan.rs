@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpu_handoff_inject::keys::Key;
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, PersistentVolumeClaimVolumeSource, Pod, PodResourceClaim, PodSecurityContext,
     PodSpec, ResourceClaim, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
@@ -53,6 +54,7 @@ pub(crate) struct Plan {
     twin: bool,
     group: Option<String>,
     grace_s: Option<i64>,
+    starts_anyway: bool,
 }
 
 impl Plan {
@@ -108,12 +110,22 @@ impl Plan {
         self
     }
 
+    /// A member whose applications start also where it will be able to exchange nothing.
+    pub(crate) fn starts_anyway(mut self) -> Self {
+        self.starts_anyway = true;
+        self
+    }
+
     /// The pod as it is to be made in a namespace.
     pub(crate) fn pod_in(mut self, namespace: &str) -> anyhow::Result<Pod> {
         let Some(group) = self.group.take() else { return Ok(self.pod()) };
+        let starts_anyway = self.starts_anyway;
         let mut pod = self.pod();
-        let key = gpu_handoff_inject::keys::Key::Group.as_str().to_owned();
-        pod.metadata.annotations.get_or_insert_default().insert(key, group);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(Key::Group.as_str().to_owned(), group);
+        if starts_anyway {
+            annotations.insert(Key::OnFailure.as_str().to_owned(), "start".to_owned());
+        }
         let settings: gpu_handoff_inject::Settings =
             serde_json::from_value(serde_json::json!({ "image": SIDECAR, "image-pull-policy": "Never" }))?;
         let injected =

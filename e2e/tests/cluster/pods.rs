@@ -14,7 +14,7 @@ use crate::plan::{APP, Gpu, Plan};
 use crate::scene::{Scene, await_in};
 
 /// How long a pod may take until its containers run. The node may be busy with others.
-const STARTED: Duration = Duration::from_secs(60);
+pub(crate) const STARTED: Duration = Duration::from_secs(60);
 
 /// How long a command in a container may take.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -107,6 +107,42 @@ impl Scene<'_> {
         .await
     }
 
+    /// Waits until the product tells this of a pod, in an event.
+    pub(crate) async fn told(&self, pod: &str, reason: &str, note: &str) -> anyhow::Result<()> {
+        let wanted = (reason.to_owned(), note.to_owned());
+        look_until(STARTED, &format!("{reason} of {pod} is told as {note:?}"), async || {
+            Ok(self.notes(pod).await?.contains(&wanted).then_some(()))
+        })
+        .await
+    }
+
+    /// What the product tells of a pod for this reason, once it does.
+    pub(crate) async fn note(&self, pod: &str, reasons: &[&str]) -> anyhow::Result<String> {
+        look_until(STARTED, &format!("one of {reasons:?} of {pod} is told"), async || {
+            Ok(self
+                .notes(pod)
+                .await?
+                .into_iter()
+                .find_map(|(reason, note)| reasons.contains(&reason.as_str()).then_some(note)))
+        })
+        .await
+    }
+
+    /// All that the product tells of a pod: reasons and notes.
+    pub(crate) async fn notes(&self, pod: &str) -> anyhow::Result<Vec<(String, String)>> {
+        let about = ListParams::default().fields(&format!("involvedObject.name={pod}"));
+        let events = self.all::<Event>().list(&about).await?.items.into_iter();
+        let by_us = |event: &Event| event.reporting_component.as_deref() == Some("gpu-handoff.io/plugin");
+        Ok(events.filter(by_us).filter_map(|event| Some((event.reason?, event.message?))).collect())
+    }
+
+    /// Whether an application of a pod has been started.
+    pub(crate) async fn has_begun(&self, name: &str) -> anyhow::Result<bool> {
+        let status = self.all::<Pod>().get(name).await?.status.unwrap_or_default();
+        let statuses = status.container_statuses.unwrap_or_default();
+        Ok(statuses.iter().any(|container| container.container_id.is_some()))
+    }
+
     /// Runs a command in a pod's first container, and gives what it writes.
     pub(crate) async fn exec(&self, pod: &str, command: &[&str]) -> anyhow::Result<String> {
         self.exec_in(pod, APP, command).await
@@ -138,7 +174,8 @@ impl Scene<'_> {
         let mut seen = HashMap::new();
         for number in 0..=MOST_GPUS {
             let name = format!("app-{number}");
-            self.start(plan(&name)).await?;
+            // Members that would be held back, because they have another GPU than those before.
+            self.start(plan(&name).starts_anyway()).await?;
             if let Some(other) = seen.insert(self.visible(&name).await?, name.clone()) {
                 return Ok([other, name]);
             }

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use gpu_handoff_policy::{Policy, Quota};
-use gpu_handoff_protocol::SlotId;
 use gpu_handoff_protocol::socket::SeqListener;
+use gpu_handoff_protocol::{Refusal, SlotId};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
@@ -14,9 +14,9 @@ use crate::identity::cgroup::{ContainerId, Root};
 use crate::identity::{Door, Home};
 use crate::lane::{self, Lane, LaneSpec, Shared};
 use crate::limits;
-use crate::members::Member;
+use crate::members::{Holds, Member};
 use crate::node::client::News;
-use crate::node::words::Setup;
+use crate::node::words::{Refused, Setup};
 use crate::registry::{Input, MemberFacts, MemberId};
 
 /// The lanes, by their members.
@@ -40,6 +40,8 @@ struct Serving {
     /// Tells it that its member is gone.
     leave: watch::Sender<bool>,
     containers: Option<watch::Sender<BTreeSet<ContainerId>>>,
+    holds: watch::Sender<Holds>,
+    held_back: watch::Sender<Option<Refusal>>,
     quota: watch::Sender<Quota>,
     facts: MemberFacts,
 }
@@ -81,12 +83,37 @@ impl Lanes {
                     told.send_replace(containers);
                 }
             }
+            News::HeldBack(slot, with) => self.is_held_back(&slot, with),
+            News::Holds(slot, holds) => self.now_holds(&slot, holds),
             News::Policy(policy) => self.go_by(*policy),
             News::Ending(slot, until) => {
                 if let Some(member) = self.of_slot.get(&slot) {
                     self.shared.owner.apply(None, Input::MemberEnding(*member, until)).log();
                 }
             }
+        }
+    }
+
+    /// The applications of a member's pod are not to be started yet, or may be now.
+    fn is_held_back(&mut self, slot: &SlotId, with: Option<Refusal>) {
+        if let Some((member, _)) = self.uninvited.get_mut(slot) {
+            member.held_back = with.as_ref().map(Refused::from);
+        }
+        if let Some(serving) = self.of_slot(slot) {
+            serving.held_back.send_replace(with);
+        }
+    }
+
+    /// What GPUs a member holds has become known, or unknown.
+    fn now_holds(&mut self, slot: &SlotId, holds: Holds) {
+        if let Some((member, _)) = self.uninvited.get_mut(slot) {
+            member.holds.clone_from(&holds);
+        }
+        if let Some(member) = self.of_slot.get(slot) {
+            if let Some(serving) = self.serving.get(member) {
+                serving.holds.send_replace(holds.clone());
+            }
+            self.shared.owner.apply(None, Input::MemberHolds(*member, holds)).log();
         }
     }
 
@@ -102,6 +129,7 @@ impl Lanes {
         }
         for (slot, refusal) in strangers {
             error!(%slot, %refusal, "the pod may not be in its group any more");
+            self.shared.tells.refused(&slot, &refusal);
             self.end(&slot);
         }
         self.shared.owner.apply(None, Input::NewPolicy(Box::new(self.policy.clone()))).log();
@@ -125,18 +153,19 @@ impl Lanes {
         self.last += 1;
         if let Err(refusal) = self.policy.may_be_member(&member.party()) {
             error!(slot = %member.slot, pod = %member.pod, %refusal, "the pod may not be in its group: its slot is not served");
+            self.shared.tells.refused(&member.slot, &refusal);
             self.uninvited.insert(member.slot.clone(), (member, listener));
             return Ok(());
         }
         let (quota, may_have) = watch::channel(self.policy.quota_of(&member.party()));
-        let Member { slot, pod, uid, group, service_account, user, devices, containers } = member;
+        let Member { slot, pod, uid, group, service_account, user, holds, held_back, containers } = member;
         let facts = MemberFacts {
             pod: pod.clone(),
             slot: slot.clone(),
             uid: uid.clone(),
             group: group.clone(),
             service_account,
-            devices: devices.clone(),
+            holds: holds.clone(),
         };
         self.shared.owner.apply(None, Input::MemberJoined(id, facts.clone())).log();
         let (containers, home) = match containers.map(watch::channel) {
@@ -145,6 +174,8 @@ impl Lanes {
             }
             None => (None, None),
         };
+        let (holds, held) = watch::channel(holds);
+        let (held_back, refused_with) = watch::channel(held_back.and_then(|refused| refused.refusal()));
         let door = Door { user, daemon: self.daemon_user };
         let spec = LaneSpec {
             member: id,
@@ -155,13 +186,14 @@ impl Lanes {
             door,
             home,
             quota: may_have,
-            devices,
+            held_back: refused_with,
+            holds: held,
         };
         let (leave, left) = watch::channel(false);
         let started = lane::start(spec, listener, self.shared.clone(), left, self.ends.clone());
         let lane = started.inspect_err(|_| self.shared.owner.apply(None, Input::MemberLeft(id)).log())?;
         self.of_slot.insert(slot.clone(), id);
-        self.serving.insert(id, Serving { lane, slot, leave, containers, quota, facts });
+        self.serving.insert(id, Serving { lane, slot, leave, containers, holds, held_back, quota, facts });
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Instrument, Span, warn};
@@ -22,14 +22,15 @@ use super::strikes::Strikes;
 use super::wire::{Begun, Request};
 use super::workers::{Need, NotReady, Reach, WorkerNeed};
 use crate::limits;
+use crate::members::Holds;
 
 /// One lane's way to the workers. For the lane's thread alone.
 #[derive(Debug)]
 pub struct Inspector {
     reach: Reach,
     lane: u32,
-    /// The GPUs that the lane's member holds; `None`: it may use all of the node's.
-    held: Option<Vec<DeviceUuid>>,
+    /// The GPUs that the lane's member holds.
+    holds: watch::Receiver<Holds>,
     roads: Rc<RefCell<HashMap<DeviceUuid, Rc<Road>>>>,
     /// Those that hand answers out.
     tasks: RefCell<JoinSet<()>>,
@@ -44,20 +45,20 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// The way of the lane of this number, whose member holds these GPUs, or may use all of the node's; it receives into
+    /// The way of the lane of this number, whose member holds these GPUs; it receives into
     /// `buffer`.
     #[must_use]
     pub fn new(
         reach: Reach,
         lane: u32,
-        held: Option<Vec<DeviceUuid>>,
+        holds: watch::Receiver<Holds>,
         buffer: Rc<RefCell<RecvBuffer>>,
     ) -> Self {
         let (roads, tasks, asked) = (Rc::default(), RefCell::default(), RefCell::default());
         Self {
             reach,
             lane,
-            held,
+            holds,
             roads,
             tasks,
             buffer,
@@ -125,7 +126,7 @@ impl Inspector {
             return Ok(());
         }
         // What a member may not use anyway is no reason to ask the driver.
-        let may_hold = self.held.as_ref().is_none_or(|held| held.contains(&device));
+        let may_hold = !matches!(&*self.holds.borrow(), Holds::These(held) if !held.contains(&device));
         if may_hold && !gpus.are_all_known() {
             let (asker, answer) = oneshot::channel();
             self.reach.needs.send(Need::Gpus(asker)).await.map_err(|_| stopping())?;
@@ -324,20 +325,24 @@ mod tests {
     use crate::gpu::{Gpus, Starter, Workers};
     use crate::node::client::Line;
 
+    fn holds(holds: Holds) -> watch::Receiver<Holds> {
+        watch::channel(holds).1
+    }
+
     #[tokio::test]
     async fn the_driver_is_not_asked_for_a_gpu_that_the_member_does_not_hold() {
         let (ours, _node) = SeqPacket::pair().unwrap();
-        let (_line, client) = Line::new(ours).unwrap();
+        let (_line, client) = Line::new(ours, Arc::default()).unwrap();
         let gpu = |n| DeviceUuid::from_bytes([n; 16]);
         // Nobody serves: whoever asks the driver has its question lie there.
         let (_workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu(1)], []));
-        let inspector = Inspector::new(reach.clone(), 0, Some(vec![gpu(1)]), Rc::default());
+        let inspector = Inspector::new(reach.clone(), 0, holds(Holds::These(vec![gpu(1)])), Rc::default());
         let fd = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
         let refusal = inspector.inspect(&fd, gpu(2), 1).await.unwrap_err();
         assert_eq!(refusal.code(), Code::DeviceMismatch);
         assert_eq!(reach.needs.capacity(), reach.needs.max_capacity());
         // Whoever may use all of the node's has it asked.
-        let inspector = Inspector::new(reach.clone(), 0, None, Rc::default());
+        let inspector = Inspector::new(reach.clone(), 0, holds(Holds::All), Rc::default());
         let asked = inspector.inspect(&fd, gpu(2), 1);
         tokio::select! {
             biased;

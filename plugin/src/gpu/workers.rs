@@ -289,7 +289,7 @@ mod tests {
     #[tokio::test]
     async fn while_the_driver_is_asked_workers_are_started_and_a_failure_is_not_tried_again_at_once() {
         let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours).unwrap();
+        let (line, client) = Line::new(ours, Arc::default()).unwrap();
         let gpu = DeviceUuid::from_bytes([1; 16]);
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu], []));
         let (stopping, stopped) = watch::channel(false);
@@ -331,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn a_gpu_that_a_configuration_alone_names_and_the_driver_does_not_show_is_not_there() {
         let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours).unwrap();
+        let (line, client) = Line::new(ours, Arc::default()).unwrap();
         let [own, mistyped] = [1, 2].map(|n| DeviceUuid::from_bytes([n; 16]));
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([own], [mistyped]));
         let (stopping, stopped) = watch::channel(false);

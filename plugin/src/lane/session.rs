@@ -21,12 +21,13 @@ use tracing::{Instrument, debug, info, info_span};
 
 use super::announced::Announced;
 use super::in_flight::Line;
-use super::outbox::{Outbox, Queued, Tally};
+use super::outbox::{Outbox, Queued};
 use super::vet::WithoutRoom;
 use super::{Context, Newcomer, restore, slot};
 use crate::identity::Process;
 use crate::limits;
 use crate::registry::{Ask, Input, SessionFacts, SessionId, WantedSet};
+use crate::tells::Teller;
 
 /// The sending side of a session, shared with the lane that brings it the owner's words.
 pub(super) struct Peer {
@@ -39,13 +40,15 @@ pub(super) struct Peer {
     stirred: Notify,
     ended: Cell<bool>,
     announced: Announced,
+    teller: Teller,
 }
 
 impl Peer {
-    fn new(connection: Rc<Line>, process: ProcessKey, of_member: &Tally, announced: Announced) -> Self {
-        let outbox = RefCell::new(Outbox::new(of_member));
+    fn new(connection: Rc<Line>, process: ProcessKey, context: &Context) -> Self {
+        let outbox = RefCell::new(Outbox::new(&context.outboxes));
         let (overflown, stirred, ended) = (RefCell::default(), Notify::new(), Cell::new(false));
-        Self { connection, process, outbox, overflown, stirred, ended, announced }
+        let (announced, teller) = (Announced::new(Rc::clone(&context.vigil)), context.teller.clone());
+        Self { connection, process, outbox, overflown, stirred, ended, announced, teller }
     }
 
     /// Which process it is.
@@ -63,6 +66,7 @@ impl Peer {
             self.outbox.borrow_mut().watch_ended(message.request);
         }
         self.announced.tells(message);
+        self.teller.overhear(message);
         for packet in codec::encode_broker(message) {
             if self.outbox.borrow().is_empty() {
                 match self.connection.try_send(&packet) {
@@ -122,8 +126,7 @@ pub(super) async fn serve(context: Rc<Context>, newcomer: Newcomer) {
 
 async fn converse(context: &Rc<Context>, connection: &Rc<Line>, process: Process) {
     let id = context.new_session_id();
-    let announced = Announced::new(Rc::clone(&context.vigil));
-    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), &context.outboxes, announced));
+    let peer = Rc::new(Peer::new(Rc::clone(connection), process.key.into(), context));
     let span = info_span!("session", id = id.0, pid = process.key.pid);
     context.sessions.borrow_mut().insert(id, Rc::clone(&peer));
     let _present = Present { id, context, peer: &peer };
@@ -228,12 +231,15 @@ impl Session<'_> {
             return Err(Refusal::new(Code::HelloExpected).compared_with("first message", "hello", "another"));
         };
         slot::check_version(version)?;
+        if let Some(refusal) = &*self.context.spec.held_back.borrow() {
+            return Err(refusal.clone());
+        }
         let facts = SessionFacts {
             member: self.context.spec.member,
             own_pid: self.process.own_pid,
             process: self.peer.process(),
             hears_announcements: version >= limits::ANNOUNCEMENTS_SINCE,
-            reachable: self.context.device_nodes.of(self.process.key).await,
+            reachable: self.context.device_nodes.of(self.process.key, self.context.spec.home.is_some()).await,
         };
         self.tell(Input::SessionOpened(self.id, facts));
         if let Some(untold) = self.context.chatter.may_tell() {

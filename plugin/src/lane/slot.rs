@@ -31,6 +31,7 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
             if let Some(untold) = context.chatter.may_tell() {
                 warn!(%refusal, untold, "connection to the slot refused");
             }
+            context.teller.refused(refusal);
             say(&socket, 0, SlotBody::Refused(refusal.clone())).await;
         }
         Ok(_) => {
@@ -38,6 +39,7 @@ pub(super) async fn serve(context: Rc<Context>, fd: OwnedFd) {
                 if let Some(untold) = context.chatter.may_tell() {
                     warn!(%refusal, untold, "the sidecar's connection ends");
                 }
+                context.teller.refused(&refusal);
                 say(&socket, 0, SlotBody::Refused(refusal)).await;
             }
         }
@@ -116,10 +118,11 @@ impl<'a> Sidecar<'a> {
         match body {
             SidecarBody::HandOn(fd) => {
                 let outcome = receive(self.context, fd).await;
-                if let Err(refusal) = &outcome
-                    && let Some(untold) = self.context.chatter.may_tell()
-                {
-                    warn!(%refusal, untold, "connection handed on is refused");
+                if let Err(refusal) = &outcome {
+                    self.context.teller.refused(refusal);
+                    if let Some(untold) = self.context.chatter.may_tell() {
+                        warn!(%refusal, untold, "connection handed on is refused");
+                    }
                 }
                 say(socket, request, SlotBody::HandedOn(outcome)).await;
                 Ok(())

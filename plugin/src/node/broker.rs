@@ -96,6 +96,13 @@ impl Broker {
                             Vec::new()
                         }
                         Ok(FromBroker::Ask { id, command }) => service.take(id, &command).into_iter().collect(),
+                        Ok(FromBroker::Tell(tell)) => {
+                            // Of whoever left meanwhile nobody wants to read.
+                            if let Some(member) = slots.member(&tell.slot) {
+                                service.tell(member, &tell);
+                            }
+                            Vec::new()
+                        }
                         Err(e) => return Err(format!("it said what a broker does not say ({e})")),
                     }
                 }

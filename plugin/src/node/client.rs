@@ -11,15 +11,17 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::codec::{Frame, Outgoing};
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use gpu_handoff_protocol::{DeviceUuid, SlotId};
+use gpu_handoff_protocol::{DeviceUuid, Refusal, SlotId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::sleep_until;
 
 use super::policy::unpacked;
 use super::words::{Answer, Command, FromBroker, FromNode, Setup};
 use crate::identity::ProcessKey;
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
-use crate::members::Member;
+use crate::members::{Holds, Member};
+use crate::tells::Tells;
 
 /// All that the broker is given at its start.
 #[derive(Debug)]
@@ -87,6 +89,10 @@ pub enum News {
     Left(SlotId),
     /// The containers of the one of this slot.
     Containers(SlotId, BTreeSet<ContainerId>),
+    /// Connections of the one of this slot are refused with this, or no more.
+    HeldBack(SlotId, Option<Refusal>),
+    /// The GPUs of the one of this slot.
+    Holds(SlotId, Holds),
     /// The pod of this slot is being deleted, and gone at this time.
     Ending(SlotId, Instant),
     /// Another policy is in force.
@@ -168,10 +174,10 @@ impl DeviceNodes {
 }
 
 impl SlotDeviceNodes {
-    /// The GPUs whose device nodes the process has; `None` where that could not be found out, or is of no interest: with one
-    /// GPU there is no other to reach.
-    pub async fn of(&self, process: ProcessKey) -> Option<Vec<DeviceUuid>> {
-        if self.of_node.gpus.len() < 2 {
+    /// The GPUs whose device nodes the process has; `None` where that could not be found out, or is of no interest: outside of
+    /// a container all have those of the only GPU.
+    pub async fn of(&self, process: ProcessKey, in_container: bool) -> Option<Vec<DeviceUuid>> {
+        if self.of_node.gpus.len() < if in_container { 1 } else { 2 } {
             return None;
         }
         let _turn = self.turns.acquire().await.ok()?;
@@ -193,6 +199,7 @@ impl SlotDeviceNodes {
 pub struct Line {
     socket: AsyncSeqPacket,
     asks: mpsc::Receiver<Ask>,
+    tells: Arc<Tells>,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     last: u64,
 }
@@ -204,14 +211,14 @@ impl std::fmt::Debug for Ask {
 }
 
 impl Line {
-    /// The line over this socket, and who asks through it.
+    /// The line over this socket, and who asks through it. What is left in `tells` goes along.
     ///
     /// # Errors
     /// What registering the socket answers.
-    pub fn new(socket: SeqPacket) -> io::Result<(Self, NodeClient)> {
+    pub fn new(socket: SeqPacket, tells: Arc<Tells>) -> io::Result<(Self, NodeClient)> {
         let (sender, asks) = mpsc::channel(limits::NODE_COMMANDS);
         let socket = AsyncSeqPacket::new(socket)?;
-        Ok((Self { socket, asks, waiting: HashMap::new(), last: 0 }, NodeClient { asks: sender }))
+        Ok((Self { socket, asks, tells, waiting: HashMap::new(), last: 0 }, NodeClient { asks: sender }))
     }
 
     /// Tells the node that the broker serves.
@@ -227,8 +234,18 @@ impl Line {
     pub async fn run(mut self, stop: oneshot::Sender<()>, news: mpsc::Sender<News>) {
         let mut stop = Some(stop);
         let mut buffer = RecvBuffer::new();
+        let mut not_before = Instant::now();
+        let tells = Arc::clone(&self.tells);
         loop {
             tokio::select! {
+                () = async { sleep_until(not_before.into()).await; tells.stirred().await } => {
+                    not_before = Instant::now() + limits::TELL_PAUSE;
+                    for tell in tells.take() {
+                        if self.say(&FromBroker::Tell(tell)).await.is_err() {
+                            return;
+                        }
+                    }
+                }
                 received = self.socket.recv(&mut buffer) => {
                     let Ok(Some(frame)) = received else { return };
                     let told = match read(&frame) {
@@ -237,6 +254,10 @@ impl Line {
                         }
                         Ok(FromNode::Left(slot)) => Ok(News::Left(slot)),
                         Ok(FromNode::Containers { slot, containers }) => Ok(News::Containers(slot, containers)),
+                        Ok(FromNode::Holds { slot, holds }) => Ok(News::Holds(slot, holds)),
+                        Ok(FromNode::HeldBack { slot, with }) => {
+                            Ok(News::HeldBack(slot, with.and_then(|refused| refused.refusal())))
+                        }
                         Ok(FromNode::Ending { slot, within_ms }) => {
                             Ok(News::Ending(slot, Instant::now() + Duration::from_millis(within_ms)))
                         }

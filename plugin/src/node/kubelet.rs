@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use gpu_handoff_kubelet::{csi, pods, registration};
+use gpu_handoff_kubelet::{csi, pods, registration, resources};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::info;
 
+use super::devices::Asker;
+use super::events::Events;
 use super::membership::{Membership, Records, Seen, Teller};
 use super::service::Service;
 use super::slots::{Change, Slots};
@@ -38,6 +40,8 @@ impl Kubelet {
     /// What could not be made.
     pub(super) async fn begin(
         config: &KubeletConfig,
+        api_server: Option<kube::Client>,
+        events: Events,
         changes: mpsc::Sender<Change>,
         slots: &mut Slots,
         service: &mut Service,
@@ -49,10 +53,12 @@ impl Kubelet {
             service.serve_slot(&member.slot);
             slots.join(member)?;
         }
-        let pods = pods::open(config.pods().await?).context("follow the pods of this node")?;
+        let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
         info!(node = config.node, root = %config.root.display(), members = volumes.len(), "serving the kubelet");
         let (teller, seen) = Teller::new();
-        let membership = Membership::new(changes, records, volumes, teller);
+        let membership = Membership::new(changes, events, records, volumes, teller);
+        let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
+        let membership = membership.finding_out(asker, service.topology());
         let (stop, stopped) = watch::channel(false);
         let (commands, asked) = csi::queue();
         let mut tasks = JoinSet::new();
@@ -128,16 +134,9 @@ impl KubeletConfig {
         csi::socket_in(&self.root.join("plugins"))
     }
 
-    /// Where pods may be asked for: the kubelet, and the API server where this is a pod.
-    async fn pods(&self) -> anyhow::Result<pods::Settings> {
-        let kube = match kube::Config::incluster() {
-            Ok(config) => {
-                let client = kube::Client::try_from(config).context("make a client of the API server")?;
-                Some((client, self.node.clone()))
-            }
-            // No pod: the kubelet alone is asked.
-            Err(_) => None,
-        };
-        Ok(pods::Settings { socket: Some(self.root.join(pods::SOCKET)), kube })
+    /// Where pods may be asked for: the kubelet, and the API server where there is one.
+    fn pods(&self, api_server: Option<kube::Client>) -> pods::Settings {
+        let kube = api_server.map(|client| (client, self.node.clone()));
+        pods::Settings { socket: Some(self.root.join(pods::SOCKET)), kube }
     }
 }

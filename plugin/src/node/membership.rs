@@ -8,38 +8,48 @@
 //! |---|---|
 //! | a volume: whose it is, its slot, its record | [`volume`], [`records`] |
 //! | its mount | [`mounts`] |
+//! | what is said of its pod | [`news`] |
 //! | the group that a pod asks for | [`group`] |
 //! | what the node's status tells of all this | [`seen`] |
+//! | what is found out and said of it when it starts | [`start`] |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::pin;
-use std::time::{Duration, Instant, SystemTime};
 
-use gpu_handoff_kubelet::csi::{Answer, Command, Publish, Refusal, Unpublish};
-use gpu_handoff_kubelet::pods::{PodEvent, PodFacts};
+use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
+use gpu_handoff_kubelet::pods::PodFacts;
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::devices::Asker;
+use super::events::{About, Events, Kind, Notice};
 use super::slots::{Change, JoinError};
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
 use crate::members::Member;
+use crate::registry::Topology;
 
 mod group;
 mod mounts;
+mod news;
 mod records;
 mod seen;
+mod start;
 mod volume;
 
+use news::containers;
 pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
+use start::{Looked, Start};
 pub(super) use volume::Volume;
 
 /// What is known of pods and their volumes. One task has it.
 #[derive(Debug)]
 pub(super) struct Membership {
     changes: mpsc::Sender<Change>,
+    events: Events,
     records: Records,
     /// By the volume's id.
     volumes: BTreeMap<String, Served>,
@@ -48,6 +58,12 @@ pub(super) struct Membership {
     /// Volumes of pods that nobody has told of yet.
     waiting: VecDeque<(Publish, oneshot::Sender<Answer>)>,
     seen: Teller,
+    /// Who finds out what pods hold; `None`: nobody does.
+    asker: Option<Asker>,
+    /// What is being found out.
+    looks: JoinSet<Looked>,
+    /// What the driver says of the GPUs.
+    topology: watch::Receiver<Option<Topology>>,
 }
 
 /// A volume that is there.
@@ -58,6 +74,8 @@ struct Served {
     ending: bool,
     /// The containers that the broker knows of.
     containers: BTreeSet<ContainerId>,
+    /// What was found out and said of it when it started.
+    start: Start,
 }
 
 /// The node is about to end.
@@ -68,15 +86,34 @@ impl Membership {
     /// With the volumes that are on record; their members have joined.
     pub(super) fn new(
         changes: mpsc::Sender<Change>,
+        events: Events,
         records: Records,
         volumes: Vec<Volume>,
         seen: Teller,
     ) -> Self {
         let served = |volume: Volume| {
-            (volume.id.clone(), Served { volume, ending: false, containers: BTreeSet::new() })
+            let (containers, start) = (BTreeSet::new(), Start::of_before());
+            (volume.id.clone(), Served { volume, ending: false, containers, start })
         };
         let volumes = volumes.into_iter().map(served).collect();
-        Self { changes, records, volumes, pods: HashMap::new(), waiting: VecDeque::new(), seen }
+        Self {
+            changes,
+            events,
+            records,
+            volumes,
+            pods: HashMap::new(),
+            waiting: VecDeque::new(),
+            seen,
+            asker: None,
+            looks: JoinSet::new(),
+            topology: watch::channel(None).1,
+        }
+    }
+
+    /// Has it found out what pods hold, by this asker, and held against what the driver says of the GPUs.
+    pub(super) fn finding_out(mut self, asker: Asker, topology: watch::Receiver<Option<Topology>>) -> Self {
+        (self.asker, self.topology) = (Some(asker), topology);
+        self
     }
 
     /// Does what the kubelet asks, and passes on what it says of pods, until the node ends.
@@ -91,6 +128,13 @@ impl Membership {
             let done = tokio::select! {
                 () = &mut stopped => return,
                 Some(command) = commands.recv() => self.take(command).await,
+                Some(looked) = self.looks.join_next() => match looked {
+                    Ok(looked) => self.looked(looked).await,
+                    Err(e) => {
+                        warn!(error = %e, "finding out what a pod holds broke off");
+                        Ok(())
+                    }
+                },
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
                     // The others go on: those that are known are served.
@@ -130,17 +174,25 @@ impl Membership {
             }
             return Ok(());
         }
-        self.answer(publish, asker).await
-    }
-
-    async fn answer(&mut self, publish: Publish, asker: oneshot::Sender<Answer>) -> Result<(), Stopping> {
-        let answer = self.serve(publish.clone()).await?;
-        self.seen.answered(&publish, &answer);
+        let answer = self.answer(publish).await?;
         let _ = asker.send(answer);
         Ok(())
     }
 
-    /// Has the volume there.
+    /// Has the volume there; where it cannot be, the pod's owner reads why.
+    async fn answer(&mut self, publish: Publish) -> Result<Answer, Stopping> {
+        let PodName { namespace, name, uid } = publish.pod.clone();
+        let answer = self.serve(publish.clone()).await?;
+        self.seen.answered(&publish, &answer);
+        if let Err(refusal) = &answer
+            && !matches!(refusal, Refusal::NotYet(_))
+        {
+            let about = About { namespace, name, uid };
+            self.events.tell(Notice::new(about, Kind::Warning, "SlotRefused", &refusal.to_string()));
+        }
+        Ok(answer)
+    }
+
     async fn serve(&mut self, publish: Publish) -> Result<Answer, Stopping> {
         if let Some(served) = self.volumes.get(&publish.volume) {
             let volume = served.volume.clone();
@@ -151,6 +203,8 @@ impl Membership {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut member = volume.member();
+        // Where it is found out what the pod holds, its processes are let in when that is known.
+        let containers = if self.asker.is_some() { BTreeSet::new() } else { containers };
         member.containers = Some(containers.clone());
         match self.join(member).await? {
             Ok(()) => {}
@@ -168,7 +222,15 @@ impl Membership {
             self.leave(slot).await?;
         } else {
             info!(%slot, pod = %volume.pod, uid = %volume.uid, group = %volume.group, "the pod takes part");
-            self.volumes.insert(volume.id.clone(), Served { volume, ending: false, containers });
+            let note = format!("the pod is a member of group {} on this node", volume.group);
+            self.events.tell(Notice::new(volume.about(), Kind::Normal, "TakesPart", &note));
+            let (uid, group) = (volume.uid.to_string(), volume.group.clone());
+            let start = Start::new(self.asker.is_some());
+            self.volumes.insert(volume.id.clone(), Served { volume, ending: false, containers, start });
+            if let Some(pod) = self.pods.get(&uid).cloned() {
+                self.tell_of(&pod).await?;
+            }
+            self.weigh_held_back(&group).await?;
         }
         Ok(done)
     }
@@ -217,78 +279,7 @@ impl Membership {
         info!(slot = %volume.slot, pod = %volume.pod, why, "the pod takes part no longer");
         self.leave(volume.slot.clone()).await?;
         self.records.remove(&volume.slot);
-        Ok(())
-    }
-
-    async fn hear(&mut self, event: PodEvent) -> Result<(), Stopping> {
-        self.seen.hear(&event);
-        match event {
-            PodEvent::Source(source) => info!(%source, "the pods of this node are told of"),
-            PodEvent::Away(why) => warn!(why, "nobody tells of pods: known ones are served, new ones wait"),
-            PodEvent::Added(pod) | PodEvent::Changed(pod) => {
-                let uid = pod.uid.clone();
-                self.tell_of(&pod).await?;
-                self.pods.insert(uid.clone(), *pod);
-                self.serve_waiting(&uid).await?;
-            }
-            PodEvent::Deleted(gone) => {
-                self.pods.remove(&gone.uid);
-                self.reclaim(|volume| volume.uid.as_str() == gone.uid).await?;
-            }
-            PodEvent::Synced => {
-                let known: BTreeSet<String> = self.pods.keys().cloned().collect();
-                self.reclaim(|volume| !known.contains(volume.uid.as_str())).await?;
-            }
-        }
-        self.seen.knows(self.pods.len());
-        Ok(())
-    }
-
-    /// Pods that are gone, and whose volumes nobody has taken down: the kubelet will, if it still knows of them.
-    async fn reclaim(&mut self, is_gone: impl Fn(&Volume) -> bool) -> Result<(), Stopping> {
-        let gone = self.volumes.extract_if(.., |_, served| is_gone(&served.volume)).collect::<Vec<_>>();
-        for (_, Served { volume, .. }) in gone {
-            if let Err(e) = mounts::unmount(&volume.target) {
-                warn!(target = %volume.target.display(), error = %e, "the slot of a pod that is gone cannot be unmounted");
-            }
-            self.end(volume, "the pod is gone").await?;
-        }
-        Ok(())
-    }
-
-    /// Tells the broker what has changed of a pod that takes part.
-    async fn tell_of(&mut self, pod: &PodFacts) -> Result<(), Stopping> {
-        let containers = containers(pod);
-        let end = ending(pod, SystemTime::now(), Instant::now());
-        let mut news = Vec::new();
-        for served in self.volumes.values_mut().filter(|served| served.volume.uid.as_str() == pod.uid) {
-            let slot = &served.volume.slot;
-            if served.containers != containers {
-                served.containers.clone_from(&containers);
-                news.push(Change::Containers(slot.clone(), containers.clone()));
-            }
-            if let Some(until) = end.filter(|_| !served.ending) {
-                served.ending = true;
-                info!(%slot, pod = %served.volume.pod, "the pod is being deleted: what it has published is retired");
-                news.push(Change::Ending(slot.clone(), until));
-            }
-        }
-        for change in news {
-            self.say(change).await?;
-        }
-        Ok(())
-    }
-
-    async fn serve_waiting(&mut self, uid: &str) -> Result<(), Stopping> {
-        let (ours, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|(p, _)| p.pod.uid == uid);
-        self.waiting = others.into();
-        for (publish, asker) in ours {
-            if !asker.is_closed() {
-                self.answer(publish, asker).await?;
-            }
-        }
-        Ok(())
+        self.weigh_held_back(&volume.group).await
     }
 
     async fn join(&self, member: Member) -> Result<Result<(), JoinError>, Stopping> {
@@ -312,19 +303,7 @@ fn not_known(publish: &Publish) -> String {
     format!("pod {} is not known of yet", publish.pod)
 }
 
-/// The containers that the pod's status names.
-fn containers(pod: &PodFacts) -> BTreeSet<ContainerId> {
-    pod.containers.iter().filter_map(|c| c.container_id.as_deref()?.parse().ok()).collect()
-}
-
-/// When a pod that is being deleted or evicted will be gone.
-fn ending(pod: &PodFacts, today: SystemTime, now: Instant) -> Option<Instant> {
-    let left = |at: SystemTime| at.duration_since(today).unwrap_or_default().min(limits::LONGEST_END);
-    match pod.deletion {
-        Some(at) => Some(now + left(at)),
-        None => pod.disrupted.then_some(now + Duration::ZERO),
-    }
-}
-
+#[cfg(test)]
+pub(super) mod testing;
 #[cfg(test)]
 mod tests;

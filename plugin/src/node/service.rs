@@ -6,20 +6,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::SlotId;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::admin::broker::Teller;
 use super::children::Programs;
+use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
 use super::looks::Looks;
 use super::slots::Change;
 use super::survey;
-use super::words::{Answer, Command};
+use super::words::{Answer, Command, Tell, Told};
 use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
 use crate::limits;
+use crate::members::Member;
 use crate::registry::Topology;
 
 /// What the node does for its broker, from broker to broker.
@@ -36,8 +39,11 @@ pub(super) struct Service {
     wait_for_proof: Vec<u64>,
     gpus: Arc<Gpus>,
     looks: Looks,
+    events: Events,
     /// The survey that runs, and the commands that wait for it.
     surveying: JoinSet<Result<Topology, String>>,
+    /// What the last one said.
+    topology: watch::Sender<Option<Topology>>,
     wait_for_survey: Vec<u64>,
     /// Tells of the broker's processes.
     told: Teller,
@@ -58,7 +64,7 @@ impl Reply {
 }
 
 impl Service {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, events: Events) -> Self {
         Self {
             programs: Programs { user: config.user, log_format: config.log_format },
             driver_version: config.nvidia_proc_root.join("driver/nvidia/version"),
@@ -68,7 +74,9 @@ impl Service {
             wait_for_proof: Vec::new(),
             gpus: Arc::new(Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root)),
             looks: Looks::default(),
+            events,
             surveying: JoinSet::new(),
+            topology: watch::channel(None).0,
             wait_for_survey: Vec::new(),
             told: Teller::default(),
         }
@@ -109,18 +117,39 @@ impl Service {
         }
     }
 
+    /// Lets the owner of a pod read what the broker says happened to it.
+    pub(super) fn tell(&self, member: &Member, tell: &Tell) {
+        let about = About::from(member);
+        let notice = match &tell.what {
+            Told::Refused(refused) => refused.refusal().map(|refusal| Notice::refused(about, &refusal)),
+            Told::Orphaned { leases } => Some(events::orphaned(about, *leases)),
+        };
+        if let Some(notice) = notice {
+            self.events.tell(notice.times(tell.times.max(1)));
+        }
+    }
+
     /// A member comes or goes: its processes are looked at, or not.
     pub(super) fn hear(&mut self, change: &Change) {
         match change {
             Change::Join(member, _) => self.looks.give_room(&member.slot),
             Change::Leave(slot, _) => self.looks.take_room(slot),
-            Change::Containers(..) | Change::Policy(_) | Change::Ending(..) => {}
+            Change::Containers(..)
+            | Change::Holds(..)
+            | Change::HeldBack(..)
+            | Change::Policy(_)
+            | Change::Ending(..) => {}
         }
     }
 
     /// The processes of a slot are looked at from now on.
     pub(super) fn serve_slot(&mut self, slot: &SlotId) {
         self.looks.give_room(slot);
+    }
+
+    /// What the driver says of the GPUs, once it has been asked.
+    pub(super) fn topology(&self) -> watch::Receiver<Option<Topology>> {
+        self.topology.subscribe()
     }
 
     /// The node's GPUs.
@@ -174,7 +203,11 @@ impl Service {
             }
             (id, outcome) = self.looks.next() => vec![Reply::new(id, outcome.map(Answer::Reachable))],
             Some(surveyed) = self.surveying.join_next() => {
-                let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o).map(Answer::Surveyed);
+                let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o);
+                if let Ok(topology) = &outcome {
+                    self.topology.send_replace(Some(topology.clone()));
+                }
+                let outcome = outcome.map(Answer::Surveyed);
                 std::mem::take(&mut self.wait_for_survey).into_iter().map(|id| Reply::new(id, outcome.clone())).collect()
             }
             Some(tested) = self.proving.join_next() => {

@@ -19,11 +19,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
 use super::policy::packed;
-use super::words::FromNode;
+use super::words::{FromNode, Refused};
 use crate::config::slot_socket;
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
-use crate::members::Member;
+use crate::members::{Holds, Member};
 
 /// What becomes of a member while the daemon runs.
 #[derive(Debug)]
@@ -34,6 +34,10 @@ pub enum Change {
     Leave(SlotId, oneshot::Sender<()>),
     /// The containers that it has by now.
     Containers(SlotId, BTreeSet<ContainerId>),
+    /// Its applications are not to be started yet, and why; or may be now.
+    HeldBack(SlotId, Option<Refused>),
+    /// The GPUs that it holds, as far as that is known by now.
+    Holds(SlotId, Holds),
     /// Its pod is being deleted, and will be gone by then.
     Ending(SlotId, Instant),
     /// Another policy is in force.
@@ -158,6 +162,11 @@ impl Slots {
         self.serving.send_replace(serving);
     }
 
+    /// The member that has a slot.
+    pub(super) fn member(&self, slot: &SlotId) -> Option<&Member> {
+        self.slots.get(slot).map(|slot| &slot.member)
+    }
+
     /// The policy that is in force.
     pub(super) fn policy(&self) -> &Policy {
         &self.policy
@@ -194,6 +203,14 @@ impl Slots {
                 self.slots.get_mut(&slot)?.member.containers = Some(containers.clone());
                 self.tell(&slot);
                 Some((FromNode::Containers { slot, containers }, Vec::new()))
+            }
+            Change::Holds(slot, holds) => {
+                self.slots.get_mut(&slot)?.member.holds.clone_from(&holds);
+                Some((FromNode::Holds { slot, holds }, Vec::new()))
+            }
+            Change::HeldBack(slot, with) => {
+                self.slots.get_mut(&slot)?.member.held_back.clone_from(&with);
+                Some((FromNode::HeldBack { slot, with }, Vec::new()))
             }
             Change::Policy(policy) => {
                 self.policy = policy;

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use gpu_handoff_protocol::{DeviceUuid, SlotId};
+use gpu_handoff_protocol::{Code, DeviceUuid, Refusal, SlotId, limits as wire};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::cgroup::{ContainerId, Root};
-use crate::members::Member;
+use crate::members::{Holds, Member};
 use crate::registry::Topology;
 
 /// What the node says.
@@ -31,6 +31,20 @@ pub enum FromNode {
         slot: SlotId,
         /// All of them.
         containers: BTreeSet<ContainerId>,
+    },
+    /// What GPUs the member of this slot holds has become known, or unknown.
+    Holds {
+        /// The slot.
+        slot: SlotId,
+        /// Which.
+        holds: Holds,
+    },
+    /// The applications of the pod of this slot are not to be started yet, and why; or may be now.
+    HeldBack {
+        /// The slot.
+        slot: SlotId,
+        /// What its connections are refused with.
+        with: Option<Refused>,
     },
     /// The pod of this slot is being deleted: nothing new of it, and what it has published is retired.
     Ending {
@@ -83,6 +97,73 @@ pub enum FromBroker {
         /// What.
         command: Command,
     },
+    /// Something that the owner of a pod may want to read. The node holds it against the slots that there are and to its own
+    /// rate. Not answered.
+    Tell(Tell),
+}
+
+/// Something that the owner of a pod may want to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Tell {
+    /// The pod's slot.
+    pub slot: SlotId,
+    /// How often it happened since it was told last.
+    pub times: u32,
+    /// What.
+    pub what: Told,
+}
+
+/// What happened to a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Told {
+    /// A connection or a request of it was refused.
+    Refused(Refused),
+    /// A buffer that it published, or holds a lease of, has ended, and so many leases are left that keep its memory.
+    Orphaned {
+        /// How many.
+        leases: u32,
+    },
+}
+
+/// A refusal, bounded as it is on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Refused {
+    code: u32,
+    /// What was looked at, what was wanted, what was found.
+    compared: Vec<[String; 3]>,
+    /// Where it is another than the code's.
+    remedy: Option<String>,
+}
+
+impl From<&Refusal> for Refused {
+    fn from(refusal: &Refusal) -> Self {
+        let compared = refusal.compared().iter();
+        let compared = compared.map(|c| [c.what.clone(), c.wanted.clone(), c.found.clone()]).collect();
+        let remedy = Some(refusal.remedy()).filter(|own| *own != refusal.code().remedy()).map(str::to_owned);
+        Self { code: refusal.code().number(), compared, remedy }
+    }
+}
+
+impl Refused {
+    /// The refusal, cut to what one may have; `None` where its code is none of ours.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        let code = Code::from_number(self.code);
+        if matches!(code, Code::Unknown(_)) {
+            return None;
+        }
+        let compared = self.compared.iter().take(wire::REFUSAL_COMPARED);
+        let refusal = compared.fold(Refusal::new(code), |refusal, [what, wanted, found]| {
+            refusal.compared_with(what, wanted, found)
+        });
+        Some(match &self.remedy {
+            Some(remedy) => refusal.with_remedy(remedy.as_str()),
+            None => refusal,
+        })
+    }
 }
 
 /// What the broker may have done: all that a broker that was taken over can get from the node.
@@ -158,6 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_refusal_comes_back_as_it_was_and_a_forged_one_is_cut() {
+        let refusal = Refusal::new(Code::NotFound).compared_with("buffer", "w", "none").with_remedy("look");
+        for refusal in [refusal, Refusal::new(Code::Forked)] {
+            assert_eq!(Refused::from(&refusal).refusal(), Some(refusal));
+        }
+        let long = || ["x".repeat(100_000), "y".repeat(100_000), String::new()];
+        let forged = Refused { code: 20, compared: (0..100).map(|_| long()).collect(), remedy: None };
+        let cut = forged.refusal().unwrap();
+        assert_eq!(cut.compared().len(), wire::REFUSAL_COMPARED);
+        assert!(cut.to_string().len() < 16 * wire::REFUSAL_TEXT_BYTES);
+        assert_eq!(Refused { code: 9_999, compared: Vec::new(), remedy: None }.refusal(), None);
+    }
+
+    #[test]
     fn the_broker_can_say_nothing_else() {
         let read = |text: &str| serde_json::from_str::<FromBroker>(text);
         let ask = read(r#"{"ask":{"id":7,"command":{"end-worker":{"worker":3}}}}"#).unwrap();
@@ -167,6 +262,8 @@ mod tests {
             r#"{"ask":{"id":7,"command":{"end-worker":{"worker":3,"signal":9}}}}"#,
             r#"{"ask":{"id":7,"command":{"start-program":{"path":"/bin/sh"}}}}"#,
             r#"{"ask":{"id":7,"command":"start-worker","user":0}}"#,
+            r#"{"tell":{"slot":"a","times":1,"what":{"said":"anything"}}}"#,
+            r#"{"tell":{"slot":"../a","times":1,"what":{"orphaned":{"leases":1}}}}"#,
             r#"{"setup":{}}"#,
             "",
         ] {

@@ -16,6 +16,7 @@ use gpu_handoff_protocol::{
 };
 
 use super::*;
+use crate::members::Holds;
 use crate::registry::{Ask, Capacity, MemberFacts, Past, SessionFacts, Vetted};
 
 const BOOT: BootTag = BootTag(7);
@@ -39,7 +40,7 @@ fn owner_of(members: u32) -> (Arc<Owner>, Vec<LaneHandle>) {
             let group = GroupKey { namespace: "n".parse().unwrap(), name: "g".parse().unwrap() };
             let slot: gpu_handoff_protocol::SlotId = format!("slot-{number}").parse().unwrap();
             let (pod, uid) = (PodRef { namespace, name }, slot.clone().into());
-            let facts = MemberFacts { pod, slot, uid, group, service_account: None, devices: None };
+            let facts = MemberFacts { pod, slot, uid, group, service_account: None, holds: Holds::All };
             owner.apply(None, Input::MemberJoined(member, facts)).log();
             let process = ProcessKey { pid: number, started: 1, pidfs_inode: None };
             let facts =

@@ -11,12 +11,15 @@ use gpu_handoff_protocol::{
 };
 
 use super::{MemberId, SessionId, Shown, Topology, WantedSet};
+use crate::members::Holds;
 
 /// What the registry is told.
 #[derive(Debug)]
 pub enum Input {
     /// A pod takes part from now on.
     MemberJoined(MemberId, MemberFacts),
+    /// The GPUs that a member holds have become known, or unknown.
+    MemberHolds(MemberId, Holds),
     /// A pod is being deleted and will be gone by then: it publishes nothing more, and what it has published is retired.
     MemberEnding(MemberId, Instant),
     /// A pod is gone, and all of its processes with it.
@@ -63,8 +66,8 @@ pub struct MemberFacts {
     pub group: GroupKey,
     /// The pod's service account, where one is known.
     pub service_account: Option<ServiceAccount>,
-    /// The GPUs it holds; `None`: it may use all of the node's.
-    pub devices: Option<Vec<DeviceUuid>>,
+    /// The GPUs it holds.
+    pub holds: Holds,
 }
 
 /// What is known of a session.

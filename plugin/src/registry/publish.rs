@@ -69,7 +69,7 @@ impl Registry {
         }
         let facts = &vetted.publication.facts;
         check_range(facts.offset, facts.size, facts.allocation_size)?;
-        m.check_holds(facts.device)?;
+        m.check_holds(facts.device, self.reachable_of(session))?;
         self.policy.may_publish(&m.facts.party(), &self.held_by(m), facts)?;
         self.check_order(session, facts)?;
         self.has_share_for(m, &vetted.publication.carrier)?;
@@ -262,7 +262,7 @@ pub(crate) fn check_range(offset: u64, size: u64, allocation: u64) -> Result<(),
 }
 
 /// Device UUIDs as a list for people.
-pub(super) fn list(devices: &[gpu_handoff_protocol::DeviceUuid]) -> String {
+pub(crate) fn list(devices: &[gpu_handoff_protocol::DeviceUuid]) -> String {
     if devices.is_empty() {
         return "none".to_owned();
     }

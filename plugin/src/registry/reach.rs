@@ -6,7 +6,8 @@ use gpu_handoff_protocol::{Code, DeviceUuid, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::publish::list;
-use super::{Member, Registry, SessionFacts};
+use super::{Member, Registry, SessionFacts, SessionId};
+use crate::members::Holds;
 
 /// What the driver says of the node's GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ impl Topology {
     }
 
     /// Whether what is mapped on `on` can be memory of `of`.
-    fn check(&self, on: DeviceUuid, of: DeviceUuid) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, on: DeviceUuid, of: DeviceUuid) -> Result<(), Refusal> {
         if on == of {
             return Ok(());
         }
@@ -48,19 +49,41 @@ impl Topology {
 }
 
 impl Member {
-    /// Whether the pod may use this device.
-    pub(super) fn check_holds(&self, device: DeviceUuid) -> Result<(), Refusal> {
-        match &self.facts.devices {
-            Some(held) if !held.contains(&device) => {
-                let wanted = format!("one that pod {} holds: {}", self.facts.pod, list(held));
-                Err(Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, device))
+    /// Whether the pod may use this device. `reachable`: the GPUs whose device nodes the process has that wants to.
+    pub(super) fn check_holds(
+        &self,
+        device: DeviceUuid,
+        reachable: Option<&[DeviceUuid]>,
+    ) -> Result<(), Refusal> {
+        let pod = &self.facts.pod;
+        let (held, wanted) = match &self.facts.holds {
+            Holds::All => return Ok(()),
+            Holds::These(held) => (held.as_slice(), format!("one that pod {pod} holds: {}", list(held))),
+            Holds::WhatItReaches => {
+                let has = reachable.map_or_else(|| "it could not be looked at".to_owned(), list);
+                (reachable.unwrap_or_default(), format!("one whose device node the process has: {has}"))
             }
-            _ => Ok(()),
+        };
+        if held.contains(&device) {
+            return Ok(());
         }
+        let refusal = Refusal::new(Code::DeviceMismatch).compared_with("device", wanted, device);
+        if held.is_empty() && self.facts.holds != Holds::WhatItReaches {
+            return Err(refusal.with_remedy(HOLDS_NONE));
+        }
+        Err(refusal)
     }
 }
 
+/// What to do for a pod that was given no GPU, whatever it reaches.
+const HOLDS_NONE: &str = "let a container of the pod request the GPU: nvidia.com/gpu, or a ResourceClaim, which several pods may share";
+
 impl Registry {
+    /// The GPUs whose device nodes a session's process has.
+    pub(super) fn reachable_of(&self, session: SessionId) -> Option<&[DeviceUuid]> {
+        self.sessions.get(&session)?.facts.reachable.as_deref()
+    }
+
     /// Whether a process of `member` can map memory of the device `of`, on the device `on` if it says that, else on any
     /// that its pod holds.
     pub(super) fn check_reach(
@@ -70,17 +93,19 @@ impl Registry {
         on: Option<DeviceUuid>,
         of: DeviceUuid,
     ) -> Result<(), Refusal> {
-        let candidates = match (&on, member.facts.devices.as_deref()) {
+        let reachable = session.reachable.as_deref();
+        let candidates = match (&on, &member.facts.holds) {
             (Some(on), _) => {
-                member.check_holds(*on)?;
+                member.check_holds(*on, reachable)?;
                 std::slice::from_ref(on)
             }
-            (None, Some(held)) => held,
+            (None, Holds::These(held)) => held,
+            (None, Holds::WhatItReaches) => reachable.ok_or_else(|| no_node(of, None))?,
             // All of the node's, so this one too.
-            (None, None) => return Ok(()),
+            (None, Holds::All) => return Ok(()),
         };
         if candidates.contains(&of) {
-            return Ok(());
+            return self.check_node_of_its_own(member, reachable, of);
         }
         let Some(topology) = &self.topology else {
             let found = format!(
@@ -90,8 +115,8 @@ impl Registry {
             );
             return Err(Refusal::new(Code::NoPeerAccess).compared_with("device", of, found));
         };
-        let mut outcome =
-            Err(Refusal::new(Code::NoPeerAccess).compared_with("device", of, "the pod holds none"));
+        let none = Refusal::new(Code::NoPeerAccess).compared_with("device", of, "the pod holds none");
+        let mut outcome = Err(none.with_remedy(HOLDS_NONE));
         for candidate in candidates {
             outcome = topology.check(*candidate, of);
             if outcome.is_ok() {
@@ -99,23 +124,36 @@ impl Registry {
             }
         }
         outcome?;
-        match &session.reachable {
+        match reachable {
             Some(reachable) if reachable.contains(&of) => Ok(()),
-            Some(reachable) => {
-                let wanted = format!("that of {of} in the process's /dev");
-                let found = format!("those of {}", list(reachable));
-                Err(Refusal::new(Code::GpuNotReachable).compared_with("device node", wanted, found))
-            }
-            None => {
-                let wanted = format!("that of {of} in the process's /dev");
-                Err(Refusal::new(Code::GpuNotReachable).compared_with(
-                    "device node",
-                    wanted,
-                    "it could not be looked at",
-                ))
-            }
+            reachable => Err(no_node(of, reachable)),
         }
     }
+
+    /// A pod's GPUs may be in another of its containers: then the driver would crash in this one. MIG instances have nodes of
+    /// another kind, which are not looked at.
+    fn check_node_of_its_own(
+        &self,
+        member: &Member,
+        reachable: Option<&[DeviceUuid]>,
+        of: DeviceUuid,
+    ) -> Result<(), Refusal> {
+        let is_gpu = self.topology.as_ref().is_some_and(|t| t.gpus.contains(&of) && !t.is_instance(of));
+        match reachable {
+            Some(reachable) if is_gpu && member.facts.holds != Holds::All && !reachable.contains(&of) => {
+                Err(no_node(of, Some(reachable)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A process lacks the device node of a GPU, or it is not known whether it has it.
+fn no_node(of: DeviceUuid, reachable: Option<&[DeviceUuid]>) -> Refusal {
+    let wanted = format!("that of {of} in the process's /dev");
+    let found = reachable
+        .map_or_else(|| "it could not be looked at".to_owned(), |nodes| format!("those of {}", list(nodes)));
+    Refusal::new(Code::GpuNotReachable).compared_with("device node", wanted, found)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use gpu_handoff_protocol::message::EndReason;
 use super::leaving::Leaving;
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
 use crate::journal::Tag;
+use crate::members::Holds;
 
 impl Registry {
     pub(super) fn member_joined(&mut self, member: MemberId, facts: MemberFacts) {
@@ -39,6 +40,12 @@ impl Registry {
     }
 
     /// Its holders learn of it while its processes still run, and have until the pod's end to let go.
+    pub(super) fn member_holds(&mut self, member: MemberId, holds: Holds) {
+        if let Some(m) = self.members.get_mut(&member) {
+            m.facts.holds = holds;
+        }
+    }
+
     pub(super) fn member_ending(&mut self, member: MemberId, until: Instant, now: Instant) {
         let Some(m) = self.members.get_mut(&member) else { return };
         m.is_ending = true;

@@ -22,6 +22,7 @@ use super::{
     Registry, SessionFacts, SessionId, Vetted, WantedSet,
 };
 use crate::journal::{Alive, Found, Holder};
+use crate::members::Holds;
 
 mod endings;
 mod histories;
@@ -173,15 +174,27 @@ impl World {
 
     /// A connection of this very process.
     fn open_as(&mut self, member: u32, own_pid: u32, process: ProcessKey) -> SessionId {
+        self.open_with(member, own_pid, process, None)
+    }
+
+    /// A process that has the device nodes of these GPUs.
+    fn open_reaching(&mut self, member: u32, own_pid: u32, reachable: Option<Vec<DeviceUuid>>) -> SessionId {
+        self.next += 1;
+        let of_its_own = process(SessionId(self.next));
+        self.open_with(member, own_pid, of_its_own, reachable)
+    }
+
+    fn open_with(
+        &mut self,
+        member: u32,
+        own_pid: u32,
+        process: ProcessKey,
+        reachable: Option<Vec<DeviceUuid>>,
+    ) -> SessionId {
         self.next += 1;
         let session = SessionId(self.next);
-        let facts = SessionFacts {
-            member: MemberId(member),
-            own_pid,
-            process,
-            hears_announcements: true,
-            reachable: None,
-        };
+        let facts =
+            SessionFacts { member: MemberId(member), own_pid, process, hears_announcements: true, reachable };
         self.tell(Input::SessionOpened(session, facts));
         session
     }
@@ -267,7 +280,7 @@ fn member_facts(member: u32, group: &str) -> MemberFacts {
         uid: slot(member).into(),
         group: group_key(group),
         service_account: None,
-        devices: None,
+        holds: Holds::All,
     }
 }
 

@@ -6,6 +6,8 @@ use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::*;
 use crate::identity::cgroup::Root;
+use crate::members::Member;
+use crate::node::events::{Events, Notice};
 use crate::node::policy::Origin;
 
 fn slots() -> Slots {
@@ -14,6 +16,12 @@ fn slots() -> Slots {
 
 /// A broker that was taken over: we speak for it. Its process just lives.
 fn taken_over() -> (Broker, Service, SeqPacket) {
+    let (broker, service, its, _told) = taken_over_and_heard();
+    (broker, service, its)
+}
+
+/// The same, and what owners of pods are told of it.
+fn taken_over_and_heard() -> (Broker, Service, SeqPacket, tokio::sync::mpsc::Receiver<Notice>) {
     let config = Config {
         awake: 0,
         run_dir: "/nowhere".into(),
@@ -43,7 +51,8 @@ fn taken_over() -> (Broker, Service, SeqPacket) {
         began: Instant::now(),
         ready: false,
     };
-    (broker, Service::new(&config), its)
+    let (events, told) = Events::for_test();
+    (broker, Service::new(&config, events), its, told)
 }
 
 fn say(its: &SeqPacket, bytes: &[u8]) {
@@ -101,4 +110,34 @@ async fn one_that_asks_without_end_and_reads_nothing_is_ended() {
     assert!(ending.was_ready && ending.how.contains("it took no answer"), "{}", ending.how);
     drop(broker);
     assert!(flood.join().unwrap() > 100);
+}
+
+#[tokio::test]
+async fn what_it_has_owners_told_is_of_pods_that_there_are_and_never_makes_the_node_wait() {
+    let (mut broker, mut service, its, mut told) = taken_over_and_heard();
+    let folder = tempfile::tempdir().unwrap();
+    let mut slots = Slots::new(folder.path(), gpu_handoff_policy::Policy::default()).0;
+    let member =
+        r#"{"slot":"p-1","pod":{"namespace":"n","name":"p"},"uid":"u","group":{"namespace":"n","name":"g"}}"#;
+    slots.join(serde_json::from_str::<Member>(member).unwrap()).unwrap();
+    let tell = |slot: &str, code: u32| {
+        let text = r#"{"tell":{"slot":"SLOT","times":3,"what":{"refused":{"code":CODE,"compared":[["a","b","c"]],"remedy":null}}}}"#;
+        text.replace("SLOT", slot).replace("CODE", &code.to_string())
+    };
+    // Neither a pod that there is not, nor a code that there is not; then far more than anybody reads.
+    let words = [tell("p-2", 20), tell("p-1", 9_999)].into_iter().chain(vec![tell("p-1", 20); 2_000]);
+    let flood = std::thread::spawn(move || {
+        for word in words {
+            say(&its, word.as_bytes());
+        }
+    });
+    let ending = broker.attend(&mut service, &mut slots).await;
+    flood.join().unwrap();
+    assert!(!ending.how.contains("said"), "{}", ending.how);
+    let mut heard = 0;
+    while let Ok(notice) = told.try_recv() {
+        assert_eq!(notice.reason(), "NotFound");
+        heard += 1;
+    }
+    assert_eq!(heard, limits::EVENT_QUEUE);
 }

@@ -5,6 +5,12 @@ use gpu_handoff_kubelet::DRIVER;
 use gpu_handoff_kubelet::pods::PodFacts;
 use gpu_handoff_protocol::{GroupKey, Namespace};
 
+/// What the pod asks for; `None` where that cannot be read.
+pub(super) fn wishes_of(pod: &PodFacts) -> Option<Wishes> {
+    let namespace = pod.namespace.parse().ok()?;
+    Wishes::read(&pod.annotations, &pod.labels, &namespace).ok()?
+}
+
 /// The pod's group; an error is a sentence for the pod's user.
 pub(super) fn of(pod: &PodFacts, namespace: &Namespace) -> Result<GroupKey, String> {
     let wishes =

@@ -1,12 +1,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
 
 use gpu_handoff_kubelet::csi::PodName;
-use gpu_handoff_kubelet::pods::{ContainerFacts, ContainerKind, Phase, PodGone, Qos};
+use gpu_handoff_kubelet::pods::{ContainerKind, PodEvent, PodGone};
+use gpu_handoff_protocol::{Code, DeviceUuid};
 
+use super::start::Looked;
+use super::testing::{UID, pod};
 use super::*;
-
-const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+use crate::members::Holds;
+use crate::node::devices::{Elsewhere, Found, Place};
 
 /// A membership whose changes are done as the node does them, but that nothing is mounted: a target that is the slot's own folder is
 /// there already.
@@ -15,6 +19,14 @@ struct Ground {
     membership: Membership,
     done: mpsc::Receiver<Change>,
     seen: watch::Receiver<Seen>,
+    told: mpsc::Receiver<Notice>,
+}
+
+impl Ground {
+    /// The reasons of what was told since.
+    fn told(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.told.try_recv().ok()).map(|notice| notice.reason().to_owned()).collect()
+    }
 }
 
 fn ground() -> Ground {
@@ -22,36 +34,9 @@ fn ground() -> Ground {
     let (changes, done) = mpsc::channel(64);
     let records = Records::open(run_dir.path()).unwrap();
     let (teller, seen) = Teller::new();
-    let membership = Membership::new(changes, records, Vec::new(), teller);
-    Ground { run_dir, membership, done, seen }
-}
-
-fn pod(annotations: &[(&str, &str)]) -> PodFacts {
-    let container = ContainerFacts {
-        name: "app".to_owned(),
-        kind: ContainerKind::App,
-        container_id: Some("a".repeat(64)),
-        restart_count: 0,
-    };
-    PodFacts {
-        namespace: "team".to_owned(),
-        name: "producer".to_owned(),
-        uid: UID.to_owned(),
-        annotations: annotations
-            .iter()
-            .map(|(key, value)| (format!("gpu-handoff.io/{key}"), (*value).to_owned()))
-            .collect(),
-        labels: BTreeMap::from([("job".to_owned(), "train".to_owned())]),
-        service_account: "default".to_owned(),
-        host_network: false,
-        host_pid: false,
-        deletion: None,
-        disrupted: false,
-        phase: Phase::Pending,
-        containers: vec![container],
-        qos: Qos::BestEffort,
-        truncated: false,
-    }
+    let (events, told) = Events::for_test();
+    let membership = Membership::new(changes, events, records, Vec::new(), teller);
+    Ground { run_dir, membership, done, told, seen }
 }
 
 impl Ground {
@@ -129,8 +114,10 @@ async fn a_pod_takes_part_when_both_the_kubelet_and_the_pod_say_so() {
     assert_eq!(records.read().unwrap(), vec![served_volume(&ground)]);
     let mode = std::fs::metadata(ground.run_dir.path().join("volumes")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+    assert_eq!(ground.told(), ["TakesPart"]);
     // One slot is enough.
     let second = ground.ask(ground.publish("csi-2")).await;
+    assert_eq!(ground.told(), ["SlotRefused"]);
     assert!(matches!(second, Some(Err(Refusal::Invalid(_)))), "{second:?}");
     assert!(matches!(&ground.waits()[..], [why] if why.contains("one is enough")), "{:?}", ground.waits());
 }
@@ -157,6 +144,7 @@ async fn what_cannot_be_a_member_is_refused_with_the_reason() {
             other => panic!("{annotations:?}: {other:?}"),
         }
         assert!(Records::open(ground.run_dir.path()).unwrap().read().unwrap().is_empty());
+        assert_eq!(ground.told(), ["SlotRefused"]);
     }
     let mut ground = ground();
     ground.hear(added(pod(&[("group-from-label", "job")]))).await;
@@ -194,6 +182,7 @@ async fn what_becomes_of_the_pod_is_passed_on_once() {
         other => panic!("{other:?}"),
     }
     assert!(ground.done.try_recv().is_err());
+    assert_eq!(ground.told(), ["TakesPart", "Retiring"]);
 }
 
 #[tokio::test]
@@ -221,5 +210,137 @@ async fn the_slot_of_a_pod_that_is_gone_is_taken_back() {
         assert_eq!(slot, volume::slot_of("csi-1").unwrap());
         assert!(ground.membership.volumes.is_empty());
         assert!(Records::open(ground.run_dir.path()).unwrap().read().unwrap().is_empty());
+    }
+}
+
+const OTHER: &str = "3c48913c-b29f-11e7-9350-020968147796";
+
+/// A ground on which it is found out what pods hold, by somebody who knows nothing.
+fn asking_ground() -> Ground {
+    let mut ground = ground();
+    let asker = Asker::new("/nowhere".into(), None, "node-1".into());
+    ground.membership.asker = Some(asker);
+    ground
+}
+
+impl Ground {
+    /// A pod takes part, whose first container is there; it holds this GPU, and its group is where it says.
+    async fn takes_part(&mut self, name: &str, uid: &str, gpu: u8, elsewhere: Elsewhere) {
+        let facts = self.facts(name, uid);
+        self.hear(added(facts.clone())).await;
+        let mut publish = self.publish(&format!("csi-{uid}"));
+        (publish.pod.name, publish.pod.uid) = (name.into(), uid.into());
+        self.ask(publish).await.unwrap().unwrap();
+        assert!(self.done.try_recv().is_err(), "its processes are let in before it is known what it holds");
+        let holds = Ok(Holds::These(vec![DeviceUuid::from_bytes([gpu; 16])]));
+        let looked = Looked { uid: uid.into(), found: Found { holds, elsewhere } };
+        self.membership.looked(looked).await.unwrap();
+    }
+
+    /// A pod of which only the sidecar is there.
+    fn facts(&self, name: &str, uid: &str) -> PodFacts {
+        let mut facts = pod(&[("group", "g")]);
+        (facts.name, facts.uid) = (name.into(), uid.into());
+        facts.containers[0].kind = ContainerKind::Sidecar;
+        facts
+    }
+
+    /// What the broker was told since: `held back CODE`, `free`, `holds`, `containers`.
+    fn changes(&mut self) -> Vec<String> {
+        let told = std::iter::from_fn(|| self.done.try_recv().ok());
+        let word = |change| match change {
+            Change::HeldBack(_, Some(with)) => format!("held back {}", with.refusal().unwrap().code()),
+            Change::HeldBack(_, None) => "free".to_owned(),
+            Change::Holds(..) => "holds".to_owned(),
+            Change::Containers(..) => "containers".to_owned(),
+            other => panic!("{other:?}"),
+        };
+        told.map(word).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_let_in_when_it_is_known_or_cannot_be_known_what_it_holds() {
+    let mut ground = asking_ground();
+    ground.hear(added(pod(&[("group", "g")]))).await;
+    ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+    assert!(ground.done.try_recv().is_err());
+    let looked = ground.membership.looks.join_next().await.unwrap().unwrap();
+    ground.membership.looked(looked).await.unwrap();
+    assert_eq!(ground.changes(), ["containers"], "what it reaches is what it may use, as before");
+    assert_eq!(ground.membership.looks.len(), 1, "it is asked again");
+    // An answer that comes after the pod's end is of nobody.
+    let gone = PodGone { namespace: "team".into(), name: "producer".into(), uid: UID.into() };
+    ground.membership.pods.remove(&gone.uid);
+    let found = Found { holds: Ok(Holds::These(Vec::new())), elsewhere: Elsewhere::Pods(Vec::new()) };
+    ground.membership.looked(Looked { uid: UID.into(), found }).await.unwrap();
+    assert_eq!(ground.changes(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_answer_about_a_name_that_two_pods_have_is_of_none() {
+    let mut ground = asking_ground();
+    let (mut before, nobody) = (ground.facts("producer", OTHER), Elsewhere::Pods(Vec::new()));
+    before.deletion = Some(SystemTime::now());
+    ground.hear(added(before)).await;
+    ground.takes_part("producer", UID, 1, nobody).await;
+    assert_eq!(ground.changes(), ["containers"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_can_exchange_nothing_is_held_back_until_it_can() {
+    let mut ground = asking_ground();
+    let nobody = || Elsewhere::Pods(Vec::new());
+    ground.takes_part("first", UID, 1, nobody()).await;
+    assert_eq!(ground.changes(), ["holds", "containers"]);
+    ground.told();
+    ground.takes_part("second", OTHER, 2, nobody()).await;
+    // Before its processes are let in.
+    assert_eq!(ground.changes(), ["holds", "held back GPU_NOT_REACHABLE", "containers"]);
+    assert_eq!(ground.told(), ["TakesPart", "GpuNotReachable"]);
+    // One with the same GPU comes.
+    ground.takes_part("third", "4c48913c-b29f-11e7-9350-020968147796", 2, nobody()).await;
+    assert_eq!(ground.changes(), ["holds", "free", "containers"]);
+    assert_eq!(ground.told(), ["TakesPart", "MayStart"]);
+}
+
+#[tokio::test]
+async fn who_says_so_starts_all_the_same_and_who_runs_is_not_held_back() {
+    let elsewhere = || Elsewhere::Pods(vec![Place { pod: "mate".into(), node: Some("node-2".into()) }]);
+    type Case<'a> = (&'a [(&'a str, &'a str)], ContainerKind, bool);
+    let cases: [Case<'_>; 5] = [
+        (&[("group", "g")], ContainerKind::Sidecar, true),
+        (&[("group", "g"), ("on-failure", "start")], ContainerKind::Sidecar, false),
+        (&[("group", "g"), ("colocate", "preferred")], ContainerKind::Sidecar, false),
+        (&[("group", "g"), ("colocate", "none")], ContainerKind::Sidecar, false),
+        (&[("group", "g")], ContainerKind::App, false),
+    ];
+    for (annotations, kind, is_held_back) in cases {
+        let mut ground = asking_ground();
+        let mut facts = pod(annotations);
+        facts.containers[0].kind = kind;
+        ground.hear(added(facts)).await;
+        ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+        let found = Found { holds: Ok(Holds::These(Vec::new())), elsewhere: elsewhere() };
+        ground.membership.looked(Looked { uid: UID.into(), found }).await.unwrap();
+        assert_eq!(ground.told(), ["TakesPart", "NoPeerOnNode"], "{annotations:?}");
+        let held_back = ground.changes().contains(&format!("held back {}", Code::NoPeerOnNode));
+        assert_eq!(held_back, is_held_back, "{annotations:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_earlier_life_of_the_daemon_let_in_does_not_wait_and_what_it_held_back_does() {
+    for (kind, is_let_in) in [(ContainerKind::App, true), (ContainerKind::Sidecar, false)] {
+        let mut ground = asking_ground();
+        let mut facts = pod(&[("group", "g")]);
+        facts.containers[0].kind = kind;
+        ground.hear(added(facts.clone())).await;
+        ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+        // As its record is read by the next life.
+        ground.membership.volumes.values_mut().for_each(|served| served.start = Start::of_before());
+        ground.hear(PodEvent::Changed(Box::new(facts))).await;
+        assert_eq!(ground.changes() == ["containers"], is_let_in, "{kind:?}");
+        assert!(!ground.membership.looks.is_empty(), "it is found out in any case");
     }
 }

@@ -9,7 +9,8 @@ use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, 
 use serde::{Deserialize, Serialize};
 
 use super::group;
-use crate::members::Member;
+use crate::members::{Holds, Member};
+use crate::node::events::About;
 
 /// Bytes of a volume's hash in the name of its slot.
 const SLOT_BYTES: usize = 10;
@@ -78,6 +79,12 @@ impl Volume {
         Err(Refusal::Invalid(format!("the volume is pod {pod}'s, of UID {uid}, at {target}")))
     }
 
+    /// Its pod, for events.
+    pub(super) fn about(&self) -> About {
+        let (namespace, name) = (self.pod.namespace.to_string(), self.pod.name.to_string());
+        About { namespace, name, uid: self.uid.to_string() }
+    }
+
     /// Its pod as a member; nothing is known of its containers yet.
     pub(in crate::node) fn member(&self) -> Member {
         Member {
@@ -87,7 +94,9 @@ impl Volume {
             group: self.group.clone(),
             service_account: self.service_account.clone(),
             user: None,
-            devices: None,
+            // Until the kubelet has been asked.
+            holds: Holds::WhatItReaches,
+            held_back: None,
             containers: Some(BTreeSet::new()),
         }
     }

@@ -67,7 +67,7 @@ fn a_pod_that_was_moved_to_another_group_or_lost_its_gpu_has_nothing_of_before()
     assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::PolicyDenied);
     assert!(w.alive.buffers.is_empty() && w.alive.leases.is_empty());
     let Killed { mut w, producer, buffer, .. } = killed();
-    moved(&mut w, &|facts| facts.devices = Some(vec![DeviceUuid::from_bytes([2; 16])]));
+    moved(&mut w, &|facts| facts.holds = Holds::These(vec![DeviceUuid::from_bytes([2; 16])]));
     let p = w.open_as(0, 1, producer);
     assert_eq!(code(w.claim(p, with_memory(&buffer))), Code::DeviceMismatch);
 }

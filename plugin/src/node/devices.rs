@@ -1,0 +1,115 @@
+//! Which GPUs a pod holds: what the kubelet says that its containers were given, by device plugins and by claims.
+//!
+//! The kubelet is asked when the pod's first container is there: by then all of the pod has been given what it gets. What it
+//! does not say, or cannot be asked, is not guessed: then each process of the pod may use the GPUs whose device nodes it has.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what the answers mean | [`held`] |
+//! | which GPU a device of a claim is | [`slices`] |
+//! | where the pod's group mates are | [`mates`] |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpu_handoff_kubelet::pods::PodFacts;
+use gpu_handoff_kubelet::resources::Resources;
+use kube::Client;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::limits;
+use crate::members::Holds;
+
+mod held;
+mod mates;
+mod slices;
+
+pub(super) use mates::{Elsewhere, Place};
+
+/// Asks the kubelet, and the API server where there is one.
+#[derive(Clone)]
+pub(super) struct Asker {
+    /// The kubelet's PodResources API.
+    socket: PathBuf,
+    api_server: Option<Client>,
+    node: String,
+    /// Of those who ask.
+    turns: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Asker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asker").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// What was found out of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The GPUs that it holds; else why that is not known.
+    pub(super) holds: Result<Holds, String>,
+    /// The pods of its group on other nodes.
+    pub(super) elsewhere: Elsewhere,
+}
+
+impl Asker {
+    pub(super) fn new(socket: PathBuf, api_server: Option<Client>, node: String) -> Self {
+        let turns = Arc::new(Semaphore::new(limits::DEVICES_ASKED));
+        Self { socket, api_server, node, turns }
+    }
+
+    /// Asks about a pod. Whoever asks looks afterwards whether the pod is still the one that it meant: the kubelet's answer
+    /// is about a name.
+    /// `group_hash`: where the pod's group is is of interest.
+    pub(super) async fn ask(self, pod: PodFacts, group_hash: Option<String>) -> Found {
+        // It is never closed.
+        let _turn = self.turns.acquire().await;
+        let (holds, elsewhere) = tokio::join!(self.holds(&pod), self.elsewhere(&pod, group_hash.as_deref()));
+        Found { holds, elsewhere }
+    }
+
+    async fn holds(&self, pod: &PodFacts) -> Result<Holds, String> {
+        let asked = async {
+            let resources = Resources::open(self.socket.clone()).await.map_err(|e| chain(&e))?;
+            let told = resources.of_pod(&pod.namespace, &pod.name).await.map_err(|e| chain(&e))?;
+            let told = told.ok_or("the kubelet knows of no pod of that name that was given anything")?;
+            let claimed = held::claimed(&told);
+            let known = if claimed.is_empty() {
+                slices::Devices::default()
+            } else {
+                slices::read(self.api_server.as_ref(), &self.node).await?
+            };
+            held::by(pod, &told, &known).map(Holds::These)
+        };
+        let asked = timeout(limits::DEVICES_TIME, asked).await;
+        asked.unwrap_or_else(|_| Err(format!("no answer within {:?}", limits::DEVICES_TIME)))
+    }
+
+    async fn elsewhere(&self, pod: &PodFacts, group_hash: Option<&str>) -> Elsewhere {
+        let Some(group_hash) = group_hash else {
+            return Elsewhere::Unknown("there are others of it on this node".to_owned());
+        };
+        let Some(client) = &self.api_server else {
+            return Elsewhere::Unknown("there is no API server to ask".to_owned());
+        };
+        let asked = mates::ask(client, pod, group_hash, &self.node);
+        match timeout(limits::DEVICES_TIME, asked).await {
+            Ok(Ok(places)) => Elsewhere::Pods(places),
+            Ok(Err(why)) => Elsewhere::Unknown(why),
+            Err(_elapsed) => Elsewhere::Unknown(format!("no answer within {:?}", limits::DEVICES_TIME)),
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

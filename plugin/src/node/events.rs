@@ -1,0 +1,180 @@
+//! Events on the pods concerned: what their owners can read with `kubectl describe pod`.
+//!
+//! Told are the pod's taking part and its end, and what was refused to it, with the very sentence that its program was given.
+//! Nobody waits for an event: they stand in a queue, the API server may be away, and what finds no room is counted and said
+//! later. Repeated ones are counted in one event.
+//!
+//! | concern | file |
+//! |---|---|
+//! | which are written, which are counted, which are left out | [`desk`] |
+//! | writing them | [`api`] |
+//! | what is said of whom | [`notice`] |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{self, sleep_until};
+use tracing::{info, warn};
+
+use crate::limits;
+
+mod api;
+mod desk;
+mod notice;
+
+use api::{Api, Failure};
+use desk::{Desk, Write};
+pub(super) use notice::{About, Kind, Notice, orphaned};
+
+/// Where the node's parts leave what owners of pods are to read. Clones share one queue.
+#[derive(Debug, Clone)]
+pub(super) struct Events {
+    queue: mpsc::Sender<Notice>,
+    without_room: Arc<AtomicU64>,
+}
+
+impl Events {
+    /// The queue, and who serves it: by events where there is an API server, else by lines of the log.
+    pub(super) fn new(client: Option<kube::Client>, node: &str) -> (Self, Writer) {
+        let (queue, notices) = mpsc::channel(limits::EVENT_QUEUE);
+        let without_room = Arc::new(AtomicU64::new(0));
+        let events = Self { queue, without_room: Arc::clone(&without_room) };
+        let api = client.map(|client| Arc::new(Api::new(client, node)));
+        let writer = Writer {
+            notices,
+            without_room,
+            api,
+            desk: Desk::new(now()),
+            waiting: VecDeque::new(),
+            dropped: 0,
+            away: 0,
+        };
+        (events, writer)
+    }
+
+    /// Leaves a notice. Never waits.
+    pub(super) fn tell(&self, notice: Notice) {
+        if self.queue.try_send(notice).is_err() {
+            self.without_room.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A queue that somebody else reads.
+    #[cfg(test)]
+    pub(super) fn for_test() -> (Self, mpsc::Receiver<Notice>) {
+        let (queue, notices) = mpsc::channel(limits::EVENT_QUEUE);
+        (Self { queue, without_room: Arc::default() }, notices)
+    }
+}
+
+/// Who writes the events: one task of the node.
+#[derive(Debug)]
+pub(super) struct Writer {
+    notices: mpsc::Receiver<Notice>,
+    without_room: Arc<AtomicU64>,
+    api: Option<Arc<Api>>,
+    desk: Desk,
+    /// What the API server is to be told, in order.
+    waiting: VecDeque<Write>,
+    /// Writes that found no room there.
+    dropped: u64,
+    /// How often the API server has not answered, in a row.
+    away: u32,
+}
+
+impl Writer {
+    /// Serves the queue until nobody is left to fill it.
+    pub(super) async fn run(mut self) {
+        let mut writing = JoinSet::new();
+        let mut not_before = now();
+        loop {
+            let at = now();
+            let may_write = writing.is_empty() && !self.waiting.is_empty();
+            let due = self.desk.next_due(at);
+            tokio::select! {
+                notice = self.notices.recv() => match notice {
+                    Some(notice) => self.take(notice),
+                    None => return,
+                },
+                Some(written) = writing.join_next() => match written {
+                    Ok((write, outcome)) => not_before = self.written(write, outcome),
+                    Err(e) => warn!(error = %e, "the writing of an event broke off"),
+                },
+                () = sleep_until(not_before.into()), if may_write => {
+                    if let (Some(write), Some(api)) = (self.waiting.pop_front(), self.api.clone()) {
+                        writing.spawn(async move { let outcome = api.write(&write).await; (write, outcome) });
+                    }
+                }
+                () = sleep_until(due.unwrap_or(at).into()), if due.is_some() => {
+                    let writes = self.desk.due(now());
+                    writes.into_iter().for_each(|write| self.put(write));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, notice: Notice) {
+        if let Some(write) = self.desk.take(notice, now()) {
+            self.put(write);
+        }
+        let lost = self.without_room.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            warn!(lost, "events on pods came faster than they could be taken: these are lost");
+        }
+    }
+
+    /// Has it written when its turn comes.
+    fn put(&mut self, write: Write) {
+        if let Write::New(event) = &write {
+            info!(pod = %event.about, reason = event.reason, times = event.count, "event: {}", event.note);
+        }
+        if self.api.is_none() {
+            return;
+        }
+        if self.waiting.len() >= limits::EVENTS_WAITING {
+            self.dropped += 1;
+            return;
+        }
+        self.waiting.push_back(write);
+    }
+
+    /// What becomes of what was written, or was not; when the next one may be.
+    fn written(&mut self, write: Write, outcome: Result<(), Failure>) -> Instant {
+        match outcome {
+            Ok(()) => {}
+            Err(Failure::Gone) => self.desk.forget(write.name()),
+            Err(Failure::Refused(why)) => {
+                warn!(
+                    pod = write.about(),
+                    why, "the API server does not take an event: it is in this log alone"
+                );
+            }
+            Err(Failure::Away(why)) => {
+                self.away = self.away.saturating_add(1);
+                if self.away == 1 {
+                    warn!(why, "the API server takes no events: they wait, and the oldest are kept");
+                }
+                // In its old place, which nobody has taken.
+                self.waiting.push_front(write);
+                let pause = limits::EVENT_PAUSE.saturating_mul(1 << self.away.min(16));
+                return now() + pause.min(limits::EVENT_LONGEST_PAUSE);
+            }
+        }
+        if std::mem::take(&mut self.away) > 0 {
+            info!(dropped = std::mem::take(&mut self.dropped), "the API server takes events again");
+        }
+        now()
+    }
+}
+
+/// What time it is on the clock of what waits.
+fn now() -> Instant {
+    time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! What is said of a pod.
+
+use std::fmt;
+
+use gpu_handoff_protocol::{Code, Refusal};
+
+use crate::limits;
+use crate::members::Member;
+
+/// The pod that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::node) struct About {
+    /// Its namespace.
+    pub(in crate::node) namespace: String,
+    /// Its name.
+    pub(in crate::node) name: String,
+    /// Which of all pods of that name it is.
+    pub(in crate::node) uid: String,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl From<&Member> for About {
+    fn from(member: &Member) -> Self {
+        let (namespace, name) = (member.pod.namespace.to_string(), member.pod.name.to_string());
+        Self { namespace, name, uid: member.uid.to_string() }
+    }
+}
+
+/// Whether somebody should do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::node) enum Kind {
+    /// All is well.
+    Normal,
+    /// Something is not.
+    Warning,
+}
+
+impl Kind {
+    /// As Kubernetes calls it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Something that the owner of a pod may want to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::node) struct Notice {
+    pub(super) about: About,
+    pub(super) kind: Kind,
+    /// A word in camel case.
+    pub(super) reason: String,
+    pub(super) note: String,
+    /// How often it happened.
+    pub(super) times: u32,
+}
+
+impl Notice {
+    /// Something that happened once.
+    pub(in crate::node) fn new(about: About, kind: Kind, reason: &str, note: &str) -> Self {
+        let (reason, note) = (cut(reason, limits::EVENT_REASON_BYTES), cut(note, limits::EVENT_NOTE_BYTES));
+        Self { about, kind, reason, note, times: 1 }
+    }
+
+    /// A "no" that the pod's program was given, in the same words.
+    pub(in crate::node) fn refused(about: About, refusal: &Refusal) -> Self {
+        Self::new(about, Kind::Warning, &camel_case(refusal.code()), &refusal.to_string())
+    }
+
+    /// Its reason.
+    #[cfg(test)]
+    pub(in crate::node) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// It happened so often.
+    pub(in crate::node) const fn times(mut self, times: u32) -> Self {
+        self.times = times;
+        self
+    }
+}
+
+/// A buffer that the pod published or holds has ended, and leases are left.
+pub(in crate::node) fn orphaned(about: About, leases: u32) -> Notice {
+    let note = format!(
+        "a buffer that this pod published, or holds a lease of, has ended, and {leases} leases are left that keep its memory; \
+         remedy: let who holds them release them, or end [docs/refusals.md#retired]"
+    );
+    Notice::new(about, Kind::Warning, "BuffersOrphaned", &note)
+}
+
+/// `GPU_NOT_REACHABLE` as reasons of events are written: `GpuNotReachable`.
+fn camel_case(code: Code) -> String {
+    let mut text = String::new();
+    for word in code.as_str().split('_') {
+        let mut letters = word.chars();
+        text.extend(letters.next());
+        text.extend(letters.map(|letter| letter.to_ascii_lowercase()));
+    }
+    text
+}
+
+/// What Kubernetes takes as one line of a text: without what a terminal would obey.
+fn cut(text: &str, bytes: usize) -> String {
+    let mut text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.len() > bytes {
+        let mut end = bytes - "…".len();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about() -> About {
+        About { namespace: "n".into(), name: "p".into(), uid: "u".into() }
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_its_own_words() {
+        let refusal = Refusal::new(Code::GpuNotReachable).compared_with("device node", "one", "none");
+        let notice = Notice::refused(about(), &refusal);
+        assert_eq!((notice.reason.as_str(), notice.kind), ("GpuNotReachable", Kind::Warning));
+        assert_eq!(notice.note, refusal.to_string());
+        for code in Code::ALL {
+            let reason = camel_case(*code);
+            assert!(reason.chars().all(|c| c.is_ascii_alphanumeric()) && !reason.is_empty(), "{reason}");
+            assert_eq!(reason.to_ascii_lowercase(), code.as_str().replace('_', "").to_ascii_lowercase());
+        }
+    }
+
+    #[test]
+    fn texts_are_bounded_lines() {
+        let long = "é".repeat(limits::EVENT_NOTE_BYTES);
+        let notice = Notice::new(about(), Kind::Normal, "Reason", &long);
+        assert!(notice.note.len() <= limits::EVENT_NOTE_BYTES && notice.note.ends_with('…'));
+        let notice = Notice::new(about(), Kind::Normal, "Reason", "one\u{1b}[2J\ntwo");
+        assert_eq!(notice.note, "one [2J two");
+    }
+}

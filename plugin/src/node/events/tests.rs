@@ -1,0 +1,113 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use gpu_handoff_protocol::{Code, Refusal};
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+use super::*;
+
+/// What an API server is asked, and what it answers at present.
+#[derive(Clone)]
+struct Server {
+    asked: mpsc::UnboundedSender<(String, Value)>,
+    status: Arc<Mutex<u16>>,
+}
+
+fn server() -> (Client, Server, mpsc::UnboundedReceiver<(String, Value)>) {
+    let (asked, told) = mpsc::unbounded_channel();
+    let server = Server { asked, status: Arc::new(Mutex::new(201)) };
+    let answering = server.clone();
+    let service = service_fn(move |request: Request<Body>| {
+        let server = answering.clone();
+        async move { Ok::<_, Infallible>(server.answer(request).await) }
+    });
+    (Client::new(service, "default"), server, told)
+}
+
+impl Server {
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let what = format!("{} {}", request.method(), request.uri().path());
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        self.asked.send((what, body.clone())).unwrap();
+        let status = *self.status.lock().unwrap();
+        let answer = if status < 300 {
+            json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e" }, "eventTime": null })
+        } else {
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "so", "reason": "R", "code": status })
+        };
+        Response::builder().status(status).body(Body::from(answer.to_string().into_bytes())).unwrap()
+    }
+}
+
+fn notice(pod: &str) -> Notice {
+    let about = About { namespace: "team".into(), name: pod.into(), uid: format!("uid-{pod}") };
+    Notice::refused(about, &Refusal::new(Code::NotFound).compared_with("buffer", "w", "none"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_about_the_pod_and_its_repetitions_are_a_series() {
+    let (client, _server, mut asked) = server();
+    let (events, writer) = Events::new(Some(client), "node-1");
+    let writing = tokio::spawn(writer.run());
+    events.tell(notice("consumer"));
+    let (what, event) = asked.recv().await.unwrap();
+    assert_eq!(what, "POST /apis/events.k8s.io/v1/namespaces/team/events");
+    let (regarding, name) = (&event["regarding"], event["metadata"]["name"].as_str().unwrap().to_owned());
+    assert_eq!((regarding["kind"].as_str(), regarding["uid"].as_str()), (Some("Pod"), Some("uid-consumer")));
+    assert_eq!((event["reason"].as_str(), event["type"].as_str()), (Some("NotFound"), Some("Warning")));
+    assert!(event["note"].as_str().unwrap().contains("remedy: check the id or name"), "{event}");
+    assert_eq!(event["reportingController"].as_str(), Some("gpu-handoff.io/plugin"));
+    assert_eq!(event["reportingInstance"].as_str(), Some("node-1"));
+    events.tell(notice("consumer").times(41));
+    let (what, series) = asked.recv().await.unwrap();
+    assert_eq!(what, format!("PATCH /apis/events.k8s.io/v1/namespaces/team/events/{name}"));
+    assert_eq!(series["series"]["count"], 42);
+    drop(events);
+    writing.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_delays_nobody_and_what_is_left_is_written_later() {
+    let (client, server, mut asked) = server();
+    let (events, writer) = Events::new(Some(client), "node-1");
+    *server.status.lock().unwrap() = 503;
+    let writing = tokio::spawn(writer.run());
+    events.tell(notice("first"));
+    let (_, first) = asked.recv().await.unwrap();
+    for i in 0..limits::EVENT_QUEUE * 4 {
+        events.tell(notice(&format!("p{i}")));
+    }
+    let (_, again) = asked.recv().await.unwrap();
+    assert_eq!(again["metadata"]["name"], first["metadata"]["name"]);
+    *server.status.lock().unwrap() = 201;
+    let mut written = std::collections::BTreeSet::new();
+    while let Ok(Some((_, event))) = tokio::time::timeout(Duration::from_secs(120), asked.recv()).await {
+        written.insert(event["metadata"]["name"].to_string());
+    }
+    assert!(written.len() > limits::EVENT_BURST as usize / 2, "{} events", written.len());
+    // One that is refused for good stands in nobody's way.
+    *server.status.lock().unwrap() = 403;
+    events.tell(notice("refused"));
+    asked.recv().await.unwrap();
+    *server.status.lock().unwrap() = 201;
+    events.tell(notice("last"));
+    assert_eq!(asked.recv().await.unwrap().1["regarding"]["name"], "last");
+    drop(events);
+    writing.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_api_server_there_are_lines_of_the_log_alone() {
+    let (events, writer) = Events::new(None, "");
+    for _ in 0..1_000 {
+        events.tell(notice("p"));
+    }
+    drop(events);
+    writer.run().await;
+}
