@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use gpu_handoff_inject::{Settings, SettingsError};
+use gpu_handoff_policy::{Policy, PolicyError};
 use gpu_handoff_protocol::Namespace;
 use serde_json::{Value, json};
 
@@ -33,6 +34,9 @@ pub struct InjectArgs {
     /// The settings of the injection: docs/annotations.md lists them
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
+    /// The policy of the nodes, which may let pods into a group of another namespace; default: into none
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     /// The sidecar's image, whatever the settings say
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
@@ -54,6 +58,9 @@ pub enum InjectFailure {
     /// The settings are no YAML, or have a field that does not exist or cannot have that value.
     #[error("the settings {0} cannot be read")]
     SettingsForm(String, #[source] serde_yaml::Error),
+    /// The policy is none.
+    #[error("{0} is no policy")]
+    Policy(String, #[source] PolicyError),
     /// The settings cannot be.
     #[error(
         "the settings cannot be used; --settings FILE gives them, --image IMAGE the one without a default"
@@ -94,12 +101,13 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let InjectArgs { filename, namespace, settings, image } = args;
+    let InjectArgs { filename, namespace, settings, policy, image } = args;
     let settings = read_settings(settings.as_deref(), image)?;
+    let policy = read_policy(policy.as_deref())?;
     let name = shown(&filename);
     let text = files::read(&filename, limits::INPUT_BYTES).map_err(InjectFailure::File)?;
     let documents = documents::read(&text).map_err(|e| InjectFailure::Document(name, e))?;
-    let mut injector = Injector::new(settings, namespace);
+    let mut injector = Injector::new(settings, policy, namespace);
     let injected: Result<Vec<_>, InjectFailure> = documents
         .into_iter()
         .map(|document| {
@@ -146,6 +154,13 @@ fn write_json(injected: Vec<(Document<'_>, Option<Value>)>, out: &mut dyn Write)
         _ => json!({ "apiVersion": "v1", "kind": "List", "items": objects }),
     };
     crate::output::json(out, &whole)
+}
+
+fn read_policy(path: Option<&Path>) -> Result<Policy, InjectFailure> {
+    let Some(path) = path else { return Ok(Policy::default()) };
+    // One byte more is a finding about the policy, many more are none that anybody needs.
+    let text = files::read(path, 2 * gpu_handoff_policy::limits::TEXT_BYTES as u64)?;
+    Policy::read(&text).map_err(|e| InjectFailure::Policy(shown(path), e))
 }
 
 fn read_settings(path: Option<&Path>, image: Option<String>) -> Result<Settings, InjectFailure> {

@@ -1,6 +1,7 @@
 //! Pods that cannot take part as they are: all that is wrong, before anything is added.
 
-use gpu_handoff_protocol::Namespace;
+use gpu_handoff_policy::{Party, Policy};
+use gpu_handoff_protocol::{Namespace, ServiceAccount};
 
 use crate::denial::{Denial, DenialCode, Reason, Reasons};
 use crate::parts;
@@ -12,18 +13,22 @@ use crate::wishes::Wishes;
 const OS_LABEL: &str = "kubernetes.io/os";
 const WINDOWS: &str = "windows";
 
+/// The service account of pods that name none.
+const DEFAULT: &str = "default";
+
 /// Finds everything that keeps a pod from taking part.
 pub(crate) fn check(
     pod: &Pod,
     wishes: &Wishes,
     namespace: &Namespace,
     settings: &Settings,
+    policy: &Policy,
 ) -> Result<(), Denial> {
     let mut reasons = Reasons::default();
     host(pod, &mut reasons);
     operating_system(pod, &mut reasons);
     runtime(pod, settings, &mut reasons);
-    foreign_group(wishes, namespace, settings, &mut reasons);
+    foreign_group(pod, wishes, namespace, policy, &mut reasons);
     parts::check(pod, wishes, settings, &mut reasons);
     reasons.into_result()
 }
@@ -51,11 +56,13 @@ fn runtime(pod: &Pod, settings: &Settings, reasons: &mut Reasons) {
     }
 }
 
-fn foreign_group(wishes: &Wishes, namespace: &Namespace, settings: &Settings, reasons: &mut Reasons) {
+/// Whether the policy lets pods of this namespace and account into the group; as the node decides it.
+fn foreign_group(pod: &Pod, wishes: &Wishes, namespace: &Namespace, policy: &Policy, reasons: &mut Reasons) {
     let group = &wishes.group;
-    let granted = settings.foreign_groups.iter().any(|g| g.namespace == *namespace && g.group == *group);
-    if group.namespace != *namespace && !granted {
-        let wanted = format!("a group of namespace {namespace}, or one that it was let into");
+    let account = pod.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
+    let account: Option<ServiceAccount> = account.parse().ok();
+    if !policy.is_invited(&Party { namespace, group, service_account: account.as_ref() }) {
+        let wanted = format!("a group of namespace {namespace}, or one that the policy lets it into");
         reasons.add(Reason::new(DenialCode::ForeignGroup, "group", wanted, group));
     }
 }

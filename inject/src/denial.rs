@@ -49,7 +49,7 @@ codes! {
     /// Annotation and label name different groups.
     GroupAmbiguous = "GROUP_AMBIGUOUS", "keep one of gpu-handoff.io/group and gpu-handoff.io/group-from-label";
     /// The group belongs to another namespace, and nothing allows this one in.
-    ForeignGroup = "FOREIGN_GROUP", "name a group of the pod's own namespace, or ask the administrator to let this namespace into that group";
+    ForeignGroup = "FOREIGN_GROUP", "name a group of the pod's own namespace, or ask the administrator for a rule of the policy that names both namespaces";
     /// A later version brings that.
     NotYet = "NOT_YET", "remove it until that version is installed; what it asks for would not happen";
     /// The annotation would change nothing beside the others.

@@ -1,6 +1,6 @@
 //! What a pod needs to take part in gpu-handoff, from one annotation: its wishes read and checked, and what they add.
 //!
-//! Everything here is a pure function of a pod, its namespace and the [`Settings`]: the admission webhook and
+//! Everything here is a pure function of a pod, its namespace, the [`Settings`] and the [`Policy`]: the admission webhook and
 //! `gpu-handoff inject` are the same code. A pod is JSON here, not a type of one version of Kubernetes: a typed pod would
 //! forget the fields that it does not know, and a newer API server would see them removed. So only what is looked at has
 //! a type, and there is one kind of change: something is added where nothing was.
@@ -17,6 +17,7 @@
 //! | adding it, and the JSON Patch | `edit.rs` |
 //! | what the administrator decides | `settings.rs` |
 
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::Namespace;
 use serde_json::Value;
 
@@ -42,7 +43,7 @@ pub use denial::{Denial, DenialCode, Reason};
 pub use group::group_hash;
 pub use json_patch::Patch;
 pub use settings::{
-    Amounts, ForeignGroup, NodeRequirement, Operator, PullPolicy, Settings, SettingsError, SidecarResources,
+    Amounts, NodeRequirement, Operator, PullPolicy, Settings, SettingsError, SidecarResources,
 };
 pub use warnings::daemon_set_warning;
 pub use wishes::Wishes;
@@ -71,7 +72,12 @@ pub struct Injected {
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn inject(object: &Value, namespace: &Namespace, settings: &Settings) -> Result<Injected, Denial> {
+pub fn inject(
+    object: &Value,
+    namespace: &Namespace,
+    settings: &Settings,
+    policy: &Policy,
+) -> Result<Injected, Denial> {
     let pod = pod::Pod::read(object)?;
     let unchanged =
         |warnings| Injected { object: object.clone(), patch: Patch::default(), wishes: None, warnings };
@@ -81,7 +87,7 @@ pub fn inject(object: &Value, namespace: &Namespace, settings: &Settings) -> Res
     let Some(wishes) = Wishes::read(&pod.metadata.annotations, &pod.metadata.labels, namespace)? else {
         return Ok(unchanged(warnings::of_bystander(&pod)));
     };
-    checks::check(&pod, &wishes, namespace, settings)?;
+    checks::check(&pod, &wishes, namespace, settings, policy)?;
     let mut edit = edit::Edit::new(object.clone());
     parts::add(&pod, &wishes, namespace, settings, &mut edit)?;
     let (object, patch) = edit.into_parts();

@@ -1,6 +1,5 @@
 //! What the administrator decides about all pods that take part.
 
-use gpu_handoff_protocol::{GroupKey, Namespace};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -28,9 +27,6 @@ pub struct Settings {
     /// What the sidecar may use.
     #[serde(default)]
     pub resources: SidecarResources,
-    /// Groups of other namespaces that pods may name. The node's policy decides what they then may do.
-    #[serde(default)]
-    pub foreign_groups: Vec<ForeignGroup>,
 }
 
 /// When the node fetches an image.
@@ -114,16 +110,6 @@ impl Default for SidecarResources {
     }
 }
 
-/// A namespace whose pods may name a group of another one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ForeignGroup {
-    /// The pods' namespace.
-    pub namespace: Namespace,
-    /// The group.
-    pub group: GroupKey,
-}
-
 /// The sidecar's user where nobody says. The one below is the node daemon's, which no pod may be.
 #[allow(clippy::unnecessary_wraps, reason = "serde wants the field's type")]
 const fn sidecar_user() -> Option<u32> {
@@ -175,7 +161,6 @@ impl Settings {
             sandboxed_runtime_classes: Vec::new(),
             run_as_user: sidecar_user(),
             resources: SidecarResources::default(),
-            foreign_groups: Vec::new(),
         }
     }
 
@@ -199,7 +184,6 @@ impl Settings {
         for (list, found) in [
             ("node-selector", self.node_selector.len()),
             ("sandboxed-runtime-classes", self.sandboxed_runtime_classes.len()),
-            ("foreign-groups", self.foreign_groups.len()),
         ] {
             if found > limits::SETTINGS_ITEMS {
                 return Err(SettingsError::TooMany { list, found });

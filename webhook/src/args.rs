@@ -14,6 +14,9 @@ pub struct Args {
     /// The settings of the injection, read again when they change: docs/annotations.md lists them.
     #[arg(long, env = "GPU_HANDOFF_WEBHOOK_SETTINGS", default_value = "/etc/gpu-handoff/injection.yaml")]
     pub settings: PathBuf,
+    /// The policy of the nodes, read again when it changes: it says which pods may name a group of another namespace. Default: none may.
+    #[arg(long, env = "GPU_HANDOFF_POLICY")]
+    pub policy: Option<PathBuf>,
     /// The namespace of its Service, and of the Secret with the certificates that it makes for itself.
     #[arg(long, env = "GPU_HANDOFF_NAMESPACE", default_value = "gpu-handoff")]
     pub namespace: String,
@@ -28,12 +31,12 @@ pub struct Args {
 
 impl From<Args> for Config {
     fn from(args: Args) -> Self {
-        let Args { listen, settings, namespace, tls_cert, tls_key } = args;
+        let Args { listen, settings, policy, namespace, tls_cert, tls_key } = args;
         // The parser lets neither come alone.
         let tls = match tls_cert.zip(tls_key) {
             Some((certificate, key)) => Tls::Files { certificate, key },
             None => Tls::Own { namespace, client: None },
         };
-        Self { listen, settings, tls }
+        Self { listen, settings, policy, tls }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use gpu_handoff_inject::Settings;
 use gpu_handoff_logs::chain;
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -17,6 +16,7 @@ use crate::limits;
 use crate::names::{HEALTH_PATH, INJECT_PATH, READY_PATH};
 use crate::ready::Ready;
 use crate::review::{self, ReviewError, Told};
+use crate::settings::Rules;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -24,7 +24,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// Answers requests.
 #[derive(Debug)]
 pub(crate) struct Handler {
-    settings: watch::Receiver<Arc<Settings>>,
+    rules: watch::Receiver<Arc<Rules>>,
     ready: Ready,
 }
 
@@ -74,8 +74,8 @@ impl Refused {
 }
 
 impl Handler {
-    pub(crate) const fn new(settings: watch::Receiver<Arc<Settings>>, ready: Ready) -> Self {
-        Self { settings, ready }
+    pub(crate) const fn new(rules: watch::Receiver<Arc<Rules>>, ready: Ready) -> Self {
+        Self { rules, ready }
     }
 
     /// The answer to a request that came on the connection of that place: always one.
@@ -119,8 +119,8 @@ impl Handler {
         }
         let reading = timeout(limits::REQUEST_TIME, read(request.into_body(), place));
         let review = reading.await.map_err(|_| Refused::Slow)??;
-        let settings = Arc::clone(&self.settings.borrow());
-        let answer = review::answer(&review, &settings)?;
+        let rules = Arc::clone(&self.rules.borrow());
+        let answer = review::answer(&review, &rules)?;
         tell(&answer.told);
         Ok(with_type(StatusCode::OK, JSON, answer.review.to_string()))
     }

@@ -1,7 +1,7 @@
 //! What is asked and what is answered: an `AdmissionReview` of `admission.k8s.io/v1` in, one out. Nothing is done on the way,
 //! so a dry run is answered as any other.
 
-use gpu_handoff_inject::{Denial, Injected, Settings, inject};
+use gpu_handoff_inject::{Denial, Injected, inject};
 use gpu_handoff_protocol::Namespace;
 use k8s_openapi::ByteString;
 use kube::core::DynamicObject;
@@ -13,6 +13,7 @@ use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary};
 use serde_json::Value;
 
 use crate::limits;
+use crate::settings::Rules;
 use crate::values::{self, TooManyValues};
 
 type Request = AdmissionRequest<DynamicObject>;
@@ -67,10 +68,10 @@ pub(crate) struct Told {
 }
 
 /// Answers a review.
-pub(crate) fn answer(text: &[u8], settings: &Settings) -> Result<Answer, ReviewError> {
+pub(crate) fn answer(text: &[u8], rules: &Rules) -> Result<Answer, ReviewError> {
     let (request, pod) = read(text)?;
     let response = AdmissionResponse::from(&request);
-    let decision = decide(&request, &pod, settings);
+    let decision = decide(&request, &pod, rules);
     let mut told = Told { pod: shown(&request, &pod), denied: Vec::new(), additions: 0 };
     let response = match decision {
         Ok(injected) => {
@@ -117,7 +118,7 @@ fn read(text: &[u8]) -> Result<(Request, Value), ReviewError> {
     Ok((request, pod))
 }
 
-fn decide(request: &Request, pod: &Value, settings: &Settings) -> Result<Injected, Denial> {
+fn decide(request: &Request, pod: &Value, rules: &Rules) -> Result<Injected, Denial> {
     let asked = what_is_asked(request);
     if asked != "CREATE of v1 pods" {
         return Err(Denial::wrong_request("request", "CREATE of v1 pods", asked));
@@ -126,7 +127,7 @@ fn decide(request: &Request, pod: &Value, settings: &Settings) -> Result<Injecte
     let namespace: Namespace = named
         .parse()
         .map_err(|error| Denial::wrong_request("request.namespace", "the name of a namespace", error))?;
-    inject(pod, &namespace, settings)
+    inject(pod, &namespace, &rules.settings, &rules.policy)
 }
 
 /// In words: which operation of what.

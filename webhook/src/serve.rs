@@ -21,7 +21,7 @@ use crate::http::Handler;
 use crate::ready::Ready;
 use crate::secret::{self, Store};
 use crate::serving::{self, Serving};
-use crate::settings::{SettingsError, SettingsFile};
+use crate::settings::{RulesFiles, SettingsError};
 use crate::{ca_bundle, limits, server};
 
 /// How the webhook is set up.
@@ -31,6 +31,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The file of the injection's settings.
     pub settings: PathBuf,
+    /// The file of the nodes' policy.
+    pub policy: Option<PathBuf>,
     /// Where its certificate is from.
     pub tls: Tls,
 }
@@ -144,16 +146,16 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), WebhookError> {
     let mut stop = std::pin::pin!(stop);
-    let settings = SettingsFile::open(&config.settings)?;
-    let told_settings = settings.subscribe();
+    let rules = RulesFiles::open(&config.settings, config.policy.as_deref())?;
+    let told = rules.subscribe();
     let mut upkeep = JoinSet::new();
-    upkeep.spawn(settings.keep());
+    upkeep.spawn(rules.keep());
     let serving = tokio::select! {
         serving = certificate(config.tls, &mut upkeep) => serving?,
         () = &mut stop => return Ok(()),
     };
     let ready = Ready::new(serving.clone());
-    let handler = Arc::new(Handler::new(told_settings, ready.clone()));
+    let handler = Arc::new(Handler::new(told, ready.clone()));
     let tls = Arc::new(serving::config(serving)?);
     let address = listener.local_addr().map_err(|source| WebhookError::Io { doing: "listen", source })?;
     info!(%address, "serving");

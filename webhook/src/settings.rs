@@ -1,10 +1,12 @@
-//! The administrator's settings: a YAML file, read again when it changes. A file that cannot be used changes nothing.
+//! What the administrator decides: the settings of the injection, and the policy of the nodes. Two YAML files, read again when
+//! they change. A file that cannot be used changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpu_handoff_inject::Settings;
 use gpu_handoff_logs::chain;
+use gpu_handoff_policy::{Policy, PolicyError};
 use tokio::sync::watch;
 use tracing::{error, info};
 
@@ -34,109 +36,99 @@ pub enum SettingsError {
         /// What is wrong.
         source: gpu_handoff_inject::SettingsError,
     },
+    /// The policy is none.
+    #[error("{path} is no policy")]
+    Policy {
+        /// Which file.
+        path: PathBuf,
+        /// Where, and what is wrong.
+        source: PolicyError,
+    },
 }
 
-/// A file of settings, and what it said when it was last of use.
+/// What is in force.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) settings: Settings,
+    pub(crate) policy: Policy,
+}
+
+/// The files, and what they said when they were last of use.
 #[derive(Debug)]
-pub(crate) struct SettingsFile {
-    file: Watched,
-    settings: watch::Sender<Arc<Settings>>,
+pub(crate) struct RulesFiles {
+    settings: Watched,
+    policy: Option<Watched>,
+    rules: watch::Sender<Arc<Rules>>,
 }
 
-impl SettingsFile {
-    /// Reads the settings.
-    pub(crate) fn open(path: &Path) -> Result<Self, SettingsError> {
-        let (file, contents) = Watched::open([path.to_owned()], limits::SETTINGS_BYTES)?;
-        let settings = parse(path, &contents)?;
-        Ok(Self { file, settings: watch::channel(Arc::new(settings)).0 })
+impl RulesFiles {
+    /// Reads them. Without a policy's file the built-in rules hold: no pod is let into another namespace's group.
+    pub(crate) fn open(settings: &Path, policy: Option<&Path>) -> Result<Self, SettingsError> {
+        let (settings_file, contents) = Watched::open([settings.to_owned()], limits::SETTINGS_BYTES)?;
+        let settings = read_settings(settings, &contents)?;
+        let (policy_file, policy) = match policy {
+            Some(path) => {
+                let (file, contents) = Watched::open([path.to_owned()], limits::POLICY_BYTES)?;
+                (Some(file), read_policy(path, &contents)?)
+            }
+            None => (None, Policy::default()),
+        };
+        let rules = watch::channel(Arc::new(Rules { settings, policy })).0;
+        Ok(Self { settings: settings_file, policy: policy_file, rules })
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Settings>> {
-        self.settings.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Rules>> {
+        self.rules.subscribe()
     }
 
-    /// Reads them again whenever the file changes, for ever.
+    /// Reads them again whenever they change, for ever.
     pub(crate) async fn keep(mut self) {
         loop {
-            let changed = self.file.changed().await;
-            let path = self.file.path();
-            match changed.map_err(SettingsError::from).and_then(|contents| parse(path, &contents)) {
-                Ok(settings) => {
-                    info!(path = %path.display(), "new settings");
-                    self.settings.send_replace(Arc::new(settings));
+            tokio::select! {
+                changed = self.settings.changed() => {
+                    let path = self.settings.path();
+                    let settings = changed.map_err(SettingsError::from).and_then(|text| read_settings(path, &text));
+                    self.follow(path, settings, |rules, settings| rules.settings = settings);
                 }
-                Err(error) => error!(error = chain(&error), "the settings before stay in force"),
+                (path, changed) = changed(&mut self.policy) => {
+                    let policy = changed.map_err(SettingsError::from).and_then(|text| read_policy(&path, &text));
+                    self.follow(&path, policy, |rules, policy| rules.policy = policy);
+                }
             }
+        }
+    }
+
+    fn follow<T>(&self, path: &Path, read: Result<T, SettingsError>, put: impl FnOnce(&mut Rules, T)) {
+        match read {
+            Ok(new) => {
+                info!(path = %path.display(), "what the file says now is in force");
+                self.rules.send_modify(|rules| put(Arc::make_mut(rules), new));
+            }
+            Err(error) => error!(error = chain(&error), "what was before stays in force"),
         }
     }
 }
 
-fn parse(path: &Path, [text]: &files::Contents<1>) -> Result<Settings, SettingsError> {
+/// The policy's file, when it has changed; never where there is none.
+async fn changed(file: &mut Option<Watched>) -> (PathBuf, Result<files::Contents<1>, FileError>) {
+    match file {
+        Some(file) => {
+            let changed = file.changed().await;
+            (file.path().to_owned(), changed)
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn read_settings(path: &Path, [text]: &files::Contents<1>) -> Result<Settings, SettingsError> {
     let settings: Settings = serde_yaml::from_slice(text)
         .map_err(|source| SettingsError::Form { path: path.to_owned(), source })?;
     settings.check().map_err(|source| SettingsError::Values { path: path.to_owned(), source })?;
     Ok(settings)
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use tempfile::TempDir;
-    use tokio::task::JoinSet;
-    use tokio::time::sleep;
-
-    use super::*;
-
-    fn write(text: &str) -> (TempDir, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("injection.yaml");
-        fs::write(&path, text).unwrap();
-        (folder, path)
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_refused_with_line_and_column() {
-        let table = [
-            ("image: [", "line 1 column 8"),
-            ("image: x\nimag: y\n", "line 2 column 1"),
-            ("image: x\nrun-as-user: me\n", "line 2 column 14"),
-            ("image: ''\n", "image: wanted"),
-            ("", "image: wanted"),
-        ];
-        for (text, wanted) in table {
-            let (_folder, path) = write(text);
-            let error = chain(&SettingsFile::open(&path).unwrap_err());
-            assert!(error.contains(wanted) && error.contains("injection.yaml"), "{text:?}: {error}");
-        }
-        let (_folder, path) =
-            write(&format!("image: x\n#{}", "x".repeat(usize::try_from(limits::SETTINGS_BYTES).unwrap())));
-        assert!(matches!(SettingsFile::open(&path), Err(SettingsError::Read(FileError::TooLarge { .. }))));
-        let error = SettingsFile::open(&path.with_file_name("none")).unwrap_err();
-        assert!(matches!(error, SettingsError::Read(FileError::Io { .. })));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_file_that_cannot_be_used_changes_nothing_until_it_can() {
-        let (_folder, path) = write("image: sidecar:1\n");
-        let file = SettingsFile::open(&path).unwrap();
-        let settings = file.subscribe();
-        let mut task = JoinSet::new();
-        task.spawn(file.keep());
-        for (text, expected) in [
-            (Some("image: sidecar:2\n"), "sidecar:2"),
-            (Some("image: sidecar:3\nunknown: x\n"), "sidecar:2"),
-            (Some("image: ''\n"), "sidecar:2"),
-            (None, "sidecar:2"),
-            (Some("image: sidecar:4\n"), "sidecar:4"),
-        ] {
-            match text {
-                Some(text) => fs::write(&path, text).unwrap(),
-                None => fs::remove_file(&path).unwrap(),
-            }
-            // The clock is the test's: this takes no time.
-            sleep(2 * limits::FILE_LOOK).await;
-            assert_eq!(settings.borrow().image, expected, "{text:?}");
-        }
-    }
+fn read_policy(path: &Path, [text]: &files::Contents<1>) -> Result<Policy, SettingsError> {
+    let none = |source| SettingsError::Policy { path: path.to_owned(), source };
+    // What is no text is no policy; which byte is not, nobody needs to know.
+    Policy::read(&String::from_utf8_lossy(text)).map_err(none)
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use gpu_handoff_inject::keys::PREFIX;
 use gpu_handoff_inject::{Denial, Settings, daemon_set_warning, inject};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::Namespace;
 use serde_json::Value;
 
@@ -37,14 +38,15 @@ impl Denied {
 /// Injects into one object after the other, and remembers what there is to say.
 pub(crate) struct Injector {
     settings: Settings,
+    policy: Policy,
     namespace: Option<Namespace>,
     denied: Vec<Denied>,
     warnings: Vec<String>,
 }
 
 impl Injector {
-    pub(crate) fn new(settings: Settings, namespace: Option<Namespace>) -> Self {
-        Self { settings, namespace, denied: Vec::new(), warnings: Vec::new() }
+    pub(crate) fn new(settings: Settings, policy: Policy, namespace: Option<Namespace>) -> Self {
+        Self { settings, policy, namespace, denied: Vec::new(), warnings: Vec::new() }
     }
 
     /// What users should know, in the order of their objects.
@@ -111,7 +113,7 @@ impl Injector {
         if let Some(volumes) = pod.pointer_mut("/spec/volumes") {
             read_file_modes(volumes);
         }
-        match inject(&pod, &namespace, &self.settings) {
+        match inject(&pod, &namespace, &self.settings, &self.policy) {
             Ok(injected) => {
                 let told = injected.wishes.as_ref().filter(|_| object["kind"] == "DaemonSet");
                 let told = told.and_then(daemon_set_warning).map(str::to_owned);

@@ -128,8 +128,13 @@ impl Plan {
         }
         let settings: gpu_handoff_inject::Settings =
             serde_json::from_value(serde_json::json!({ "image": SIDECAR, "image-pull-policy": "Never" }))?;
-        let injected =
-            gpu_handoff_inject::inject(&serde_json::to_value(&pod)?, &namespace.parse()?, &settings)?;
+        let policy = gpu_handoff_policy::Policy::default();
+        let injected = gpu_handoff_inject::inject(
+            &serde_json::to_value(&pod)?,
+            &namespace.parse()?,
+            &settings,
+            &policy,
+        )?;
         Ok(serde_json::from_value(injected.object)?)
     }
 

@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 
 use gpu_handoff_inject::{Denial, DenialCode, Injected, Settings, inject};
+use gpu_handoff_policy::Policy;
 use serde_json::{Value, json};
 
 pub(crate) fn settings() -> Settings {
@@ -9,7 +10,11 @@ pub(crate) fn settings() -> Settings {
 
 /// Injects as into namespace `ml`, and holds the patch against the whole.
 pub(crate) fn injected_by(pod: &Value, settings: &Settings) -> Result<Injected, Denial> {
-    let injected = inject(pod, &"ml".parse().unwrap(), settings)?;
+    injected_under(pod, settings, &Policy::default())
+}
+
+pub(crate) fn injected_under(pod: &Value, settings: &Settings, policy: &Policy) -> Result<Injected, Denial> {
+    let injected = inject(pod, &"ml".parse().unwrap(), settings, policy)?;
     let mut patched = pod.clone();
     json_patch::patch(&mut patched, &injected.patch).unwrap();
     assert_eq!(patched, injected.object, "the patch makes the whole");

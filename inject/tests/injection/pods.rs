@@ -1,11 +1,20 @@
 //! What is added to pods, and to which.
 
-use crate::common::{asking, codes, injected, injected_by, named, pod, settings};
+use crate::common::{asking, codes, injected, injected_by, injected_under, named, pod, settings};
 use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, VERSION};
+use gpu_handoff_policy::Policy;
 use serde_json::{Value, json};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Lets pods of `ml` that run as `default` acquire what the group `llama` of `data` has.
+const GUESTS: &str = "version: gpu-handoff.io/v1
+exchange:
+  - name: guests
+    publish: [{namespaces: [data], groups: [llama]}]
+    acquire: [{namespaces: [ml], groups: [data/llama], service-accounts: [default]}]
+";
 
 fn hash(group: &str) -> String {
     blake3::hash(group.as_bytes()).to_hex()[..16].to_owned()
@@ -166,13 +175,17 @@ fn a_groups_name_from_a_label_is_written_down() {
 fn another_namespaces_group_needs_a_grant() {
     let foreign = asking(&[("group", "data/llama")]);
     assert_eq!(codes(&foreign), [DenialCode::ForeignGroup]);
-    let grants = json!([{"namespace": "ml", "group": {"namespace": "data", "name": "llama"}}]);
-    let granted = Settings { foreign_groups: serde_json::from_value(grants).unwrap(), ..settings() };
-    let after = injected_by(&foreign, &granted).unwrap().object;
+    let policy = Policy::read(GUESTS).unwrap();
+    let under = |pod: &Value| injected_under(pod, &settings(), &policy);
+    let after = under(&foreign).unwrap().object;
     assert_eq!(after["metadata"]["labels"]["gpu-handoff.io/group-hash"], hash("data/llama"));
     let term = &after["spec"]["affinity"]["podAffinity"][REQUIRED][0];
     assert_eq!(term["namespaces"], json!(["ml", "data"]));
-    assert!(injected_by(&asking(&[("group", "data/other")]), &granted).is_err());
+    assert!(under(&asking(&[("group", "data/other")])).is_err());
+    // The rule names an account: others of the namespace are not let in.
+    let mut other = foreign.clone();
+    other["spec"]["serviceAccountName"] = json!("builder");
+    assert!(under(&other).is_err());
     // The own namespace may be named.
     let home = injected(&asking(&[("group", "ml/llama")]));
     assert_eq!(home["metadata"]["labels"]["gpu-handoff.io/group-hash"], hash("ml/llama"));

@@ -1,11 +1,17 @@
-use gpu_handoff_inject::{DenialCode, keys};
+use gpu_handoff_inject::{DenialCode, Settings, keys};
+use gpu_handoff_policy::Policy;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
-fn settings() -> Settings {
-    Settings::with_image("sidecar:1")
+fn injected(pod: &Value) -> Result<Injected, Denial> {
+    let Rules { settings, policy } = rules();
+    inject(pod, &"ml".parse().unwrap(), &settings, &policy)
+}
+
+fn rules() -> Rules {
+    Rules { settings: Settings::with_image("sidecar:1"), policy: Policy::default() }
 }
 
 fn pod(annotations: Value) -> Value {
@@ -43,7 +49,7 @@ fn with(path: &str, value: Value) -> Value {
 
 /// The answer as the API server reads it.
 fn answered(review: &Value) -> Value {
-    let answer = answer(review.to_string().as_bytes(), &settings()).unwrap();
+    let answer = answer(review.to_string().as_bytes(), &rules()).unwrap();
     let sent = answer.review;
     assert_eq!((&sent["apiVersion"], &sent["kind"]), (&review["apiVersion"], &review["kind"]));
     assert_eq!(sent["response"]["uid"], review["request"]["uid"]);
@@ -74,7 +80,7 @@ fn patched(pod: &Value, response: &Value) -> Value {
 fn a_pod_that_asks_gets_what_the_library_gives_it() {
     let asking = pod(json!({ "gpu-handoff.io/group": "llama" }));
     let response = answered(&review(asking.clone()));
-    let expected = inject(&asking, &"ml".parse().unwrap(), &settings()).unwrap();
+    let expected = injected(&asking).unwrap();
     assert_eq!(patched(&asking, &response), expected.object);
     assert_eq!(expected.object["metadata"]["fieldOfTheFuture"], json!([1, null]));
     assert!(expected.object["metadata"]["labels"][keys::GROUP_HASH_LABEL].is_string());
@@ -85,7 +91,7 @@ fn the_namespace_is_the_requests_not_the_pods() {
     let mut lying = pod(json!({ "gpu-handoff.io/group": "llama" }));
     lying["metadata"]["namespace"] = json!("elsewhere");
     let response = answered(&review(lying.clone()));
-    let expected = inject(&lying, &"ml".parse().unwrap(), &settings()).unwrap();
+    let expected = injected(&lying).unwrap();
     assert_eq!(patched(&lying, &response), expected.object);
 }
 
@@ -98,7 +104,7 @@ fn a_dry_run_is_answered_as_any_other() {
 #[test]
 fn a_pod_that_asks_for_nothing_or_has_all_of_it_is_let_in_as_it_is() {
     let asking = pod(json!({ "gpu-handoff.io/group": "llama" }));
-    let whole = inject(&asking, &"ml".parse().unwrap(), &settings()).unwrap().object;
+    let whole = injected(&asking).unwrap().object;
     for unchanged in [pod(Value::Null), pod(json!({})), pod(json!({ "other": "x" })), whole] {
         let response = answered(&review(unchanged));
         assert_eq!(response["allowed"], true);
@@ -174,7 +180,7 @@ fn an_old_object_of_any_form_is_not_even_read() {
 #[test]
 fn what_is_no_review_of_this_version_is_refused() {
     let whole = review(pod(Value::Null));
-    let failure = |review: &Value| answer(review.to_string().as_bytes(), &settings()).unwrap_err();
+    let failure = |review: &Value| answer(review.to_string().as_bytes(), &rules()).unwrap_err();
     for (key, value) in
         [("apiVersion", "admission.k8s.io/v1beta1"), ("kind", "ConversionReview"), ("kind", "")]
     {
@@ -207,10 +213,10 @@ fn garbage_is_refused_whatever_it_is() {
     let deep = "[".repeat(10_000);
     let wide = format!("[{}0]", "0,".repeat(limits::REVIEW_VALUES + 1));
     for text in ["", "{", "\0\0", "{}{}", "nul", "{\"kind\":", deep.as_str(), wide.as_str()] {
-        assert!(answer(text.as_bytes(), &settings()).is_err());
+        assert!(answer(text.as_bytes(), &rules()).is_err());
     }
-    assert!(matches!(answer(wide.as_bytes(), &settings()), Err(ReviewError::TooMany(_))));
-    assert!(answer(&[0xff; 64], &settings()).is_err());
+    assert!(matches!(answer(wide.as_bytes(), &rules()), Err(ReviewError::TooMany(_))));
+    assert!(answer(&[0xff; 64], &rules()).is_err());
 }
 
 fn values() -> impl Strategy<Value = Value> {
@@ -241,7 +247,7 @@ fn values() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
-        drop(answer(&bytes, &settings()));
+        drop(answer(&bytes, &rules()));
     }
 
     #[test]
@@ -255,7 +261,7 @@ proptest! {
         value in values(),
     ) {
         let review = with(place, value);
-        if let Ok(answer) = answer(review.to_string().as_bytes(), &settings()) {
+        if let Ok(answer) = answer(review.to_string().as_bytes(), &rules()) {
             let response = &answer.review["response"];
             prop_assert_eq!(response["allowed"] == true, answer.told.denied.is_empty());
             let message = response["status"]["message"].as_str().unwrap_or_default();

@@ -82,6 +82,18 @@ fn its_pods_are_called_as_the_program_expects() {
     let file = args.settings.file_name().unwrap().to_str().unwrap();
     let settings: Settings = serde_yaml::from_str(settings["data"][file].as_str().unwrap()).unwrap();
     settings.check().unwrap();
+    // The nodes' policy is mounted there, too.
+    let policy = args.policy.unwrap();
+    assert_eq!(policy.parent(), args.settings.parent());
+    let volume = pod.volumes.unwrap().into_iter().find(|volume| volume.projected.is_some()).unwrap();
+    let maps = volume.projected.unwrap().sources.unwrap().into_iter().filter_map(|one| one.config_map);
+    let names: Vec<_> = maps.map(|map| map.name).collect();
+    let nodes = include_str!("../../../manifests/gpu-handoff.yaml");
+    let mut nodes = serde_yaml::Deserializer::from_str(nodes).map(|one| Value::deserialize(one).unwrap());
+    let policies = nodes.find(|object| object["kind"] == "ConfigMap").unwrap();
+    let file = policy.file_name().unwrap().to_str().unwrap();
+    gpu_handoff_policy::Policy::read(policies["data"][file].as_str().unwrap()).unwrap();
+    assert!(names.iter().any(|name| policies["metadata"]["name"] == *name), "{names:?}");
 }
 
 #[derive(clap::Parser)]
@@ -136,5 +148,5 @@ fn its_pods_pass_the_restricted_standard() {
     let own = pod.containers[0].security_context.clone().unwrap();
     assert_eq!((own.allow_privilege_escalation, own.read_only_root_filesystem), (Some(false), Some(true)));
     assert_eq!(own.capabilities.unwrap().drop.unwrap(), ["ALL"]);
-    assert!(pod.volumes.unwrap().iter().all(|volume| volume.config_map.is_some()));
+    assert!(pod.volumes.unwrap().iter().all(|volume| volume.projected.is_some()));
 }

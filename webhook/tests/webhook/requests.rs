@@ -162,6 +162,33 @@ async fn settings_are_read_again_when_they_change() {
 }
 
 #[tokio::test]
+async fn a_policy_that_lets_guests_in_is_heard_of_and_one_that_is_none_changes_nothing() {
+    let (running, pair) = started().await;
+    let guest = review(json!({ "gpu-handoff.io/group": "data/llama" }));
+    let is_let_in = async || connected(&running, &pair).await.inject(&guest).await["allowed"] == true;
+    assert!(!is_let_in().await);
+    let replace = |text: &str| {
+        let new = running.policy.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &running.policy).unwrap();
+    };
+    let rule = "version: gpu-handoff.io/v1\nexchange:\n- {name: guests, publish: [{namespaces: [data], groups: [llama]}], \
+                acquire: [{namespaces: [ml], groups: [data/llama]}]}\n";
+    replace(rule);
+    until("guests are let in", || async { is_let_in().await.then_some(()) }).await;
+    replace("version: gpu-handoff.io/v1\nexchnge: []\n");
+    // What is read after it shows that it was read.
+    fs::write(&running.settings, "image: sidecar:3\n").unwrap();
+    until("the new settings are in force", || async {
+        (image(&mut connected(&running, &pair).await).await == "sidecar:3").then_some(())
+    })
+    .await;
+    assert!(is_let_in().await);
+    replace("version: gpu-handoff.io/v1\n");
+    until("guests are let in no longer", || async { (!is_let_in().await).then_some(()) }).await;
+}
+
+#[tokio::test]
 async fn it_says_that_it_is_leaving_answers_meanwhile_and_ends() {
     let (mut running, pair) = started().await;
     let mut connection = connected(&running, &pair).await;

@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) settings: PathBuf,
+    pub(crate) policy: PathBuf,
     stop: Option<oneshot::Sender<()>>,
     task: JoinSet<Result<(), WebhookError>>,
     _folder: TempDir,
@@ -36,13 +37,16 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("injection.yaml");
         fs::write(&settings, "image: sidecar:1\n").unwrap();
+        let policy = folder.path().join("policy.yaml");
+        fs::write(&policy, "version: gpu-handoff.io/v1\n").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let config = Config { listen: address, settings: settings.clone(), tls };
+        let config =
+            Config { listen: address, settings: settings.clone(), policy: Some(policy.clone()), tls };
         let mut task = JoinSet::new();
         task.spawn(serve(config, listener, async { drop(stopped.await) }));
-        Self { address, settings, stop: Some(stop), task, _folder: folder }
+        Self { address, settings, policy, stop: Some(stop), task, _folder: folder }
     }
 
     /// Tells it to stop; what it says when it has.
