@@ -37,6 +37,7 @@ use crate::registry::{BootClock, Capacity, Input, MemberId, Past, Registry, Topo
 use crate::tells::Tells;
 
 mod lanes;
+mod overstays;
 
 use lanes::Lanes;
 
@@ -93,7 +94,10 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
-    tasks.spawn(workers.run(stopped));
+    tasks.spawn(workers.run(stopped.clone()));
+    let (overstays, named) = mpsc::channel(limits::OVERSTAYS);
+    owner.tell_overstays(overstays);
+    tasks.spawn(overstays::run(node.clone(), named, stopped));
     let mut in_background = JoinSet::new();
     if setup.gpus.len() > 1 {
         in_background.spawn(survey(node.clone(), shared.clone()));

@@ -25,7 +25,7 @@ mod home;
 mod key;
 mod proc_facts;
 
-pub use home::Home;
+pub use home::{Home, is_in};
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
 
@@ -61,6 +61,24 @@ impl Process {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether it is of this user and of no other, in whatever role.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub fn is_wholly_of(&self, user: u32) -> std::io::Result<bool> {
+        let all = proc_facts::users(self.key.pid)?;
+        // What was read is of this process only if it still lives.
+        Ok(all.iter().all(|one| *one == user) && !self.has_ended())
+    }
+
+    /// Kills that very process, whatever has its number by now.
+    ///
+    /// # Errors
+    /// What the kernel answers: that it has ended, or that it may not be killed.
+    pub fn kill(&self) -> std::io::Result<()> {
+        Ok(rustix::process::pidfd_send_signal(self.pidfd.get_ref(), rustix::process::Signal::KILL)?)
     }
 
     /// Whether it is gone: its number may be another's by now.

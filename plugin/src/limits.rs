@@ -196,6 +196,16 @@ pub const MEMBERS: usize = 1024;
 pub const NODE_NEWS: usize = 64;
 /// How long a process waits for its container to be named by its pod's status.
 pub const CONTAINER_NEWS_TIME: Duration = Duration::from_secs(10);
+/// How long who still leases a buffer whose time is over is left alone after it was evicted or killed in vain; doubled each time.
+pub const OVERSTAY_PAUSE: Duration = Duration::from_secs(5);
+/// The longest that it is.
+pub const OVERSTAY_LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the API server may take to answer for an eviction.
+pub const EVICTION_TIME: Duration = Duration::from_secs(10);
+/// Such processes and pods that the node has not been asked to see to yet; others are named again after that pause.
+pub const OVERSTAYS: usize = 256;
+/// How often it is looked who still leases such buffers, at most.
+pub const OVERSTAYS_PAUSE: Duration = Duration::from_millis(250);
 /// Most bytes that are read of a process's list of groups.
 pub const CGROUP_BYTES: u64 = 64 << 10;
 /// Volumes that wait for their pods to be told of.

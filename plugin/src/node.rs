@@ -23,6 +23,7 @@
 //! | which GPUs a pod holds | `devices` |
 //! | what can be known of a pod's exchanges when it starts | `outlook` |
 //! | looking at a process's files, which may not answer | `looks` |
+//! | ending those that lease what is over for too long | `overstays` |
 //! | asking the driver which of them reach each other | `survey` |
 //! | whether a broker that died is started again, and when | `restarts` |
 //! | telling whoever administers the node how all of this is | `admin` |
@@ -54,6 +55,7 @@ mod kubelet;
 mod looks;
 mod membership;
 mod outlook;
+mod overstays;
 pub mod place;
 pub mod policy;
 mod restarts;
@@ -105,7 +107,7 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     let place = Place::prepare(&config).await?;
     let api_server = api_server::client(&config)?;
     let (events, writer) = Events::new(api_server.clone(), config.node_name());
-    let mut service = Service::new(&config, events.clone());
+    let mut service = Service::new(&config, events.clone(), api_server.clone());
     let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
     // They end with the node.
     let mut followers = JoinSet::new();

@@ -12,15 +12,15 @@
 //! | what is written to the log | [`notes`] |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tracing::{error, info, warn};
 
 use crate::journal::{Journal, Record};
 use crate::limits;
-use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Registry, SessionId};
+use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Overstay, Registry, SessionId};
 
 mod effects;
 mod notes;
@@ -36,6 +36,8 @@ pub struct Owner {
     state: Mutex<State>,
     /// Told when a deadline came that is earlier than the one that is waited for, or when the state broke.
     stirred: Notify,
+    /// Who hears of those that lease what is over for too long.
+    overstays: OnceLock<mpsc::Sender<Overstay>>,
     /// Threads that wait for the state to apply something.
     waiting: AtomicUsize,
     /// How often a lane has paused for another.
@@ -70,6 +72,7 @@ struct Rest {
     /// Another lane has much to do already.
     is_pressing: bool,
     earlier: bool,
+    overstays: Vec<Overstay>,
     notes: Notes,
 }
 
@@ -90,10 +93,16 @@ impl Owner {
         Arc::new(Self {
             state: Mutex::new(state),
             stirred: Notify::new(),
+            overstays: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             #[cfg(test)]
             paused: AtomicUsize::new(0),
         })
+    }
+
+    /// Who is told from now on of those that lease what is over for longer than they may. Only the first is.
+    pub fn tell_overstays(&self, to: mpsc::Sender<Overstay>) {
+        drop(self.overstays.set(to));
     }
 
     /// Makes a lane known; what concerns its member is queued there from now on.
@@ -168,6 +177,10 @@ impl Owner {
         }
         if rest.earlier {
             self.stirred.notify_one();
+        }
+        if let Some(told) = self.overstays.get() {
+            // Where there is no room it is named again after a while.
+            rest.overstays.into_iter().for_each(|one| drop(told.try_send(one)));
         }
         for member in rest.overrun {
             warn!(member = member.0, "the member's lane does not keep up: its sessions end");
@@ -283,6 +296,7 @@ impl State {
                     let member = |session| self.sessions.get(&session).copied();
                     rest.notes.add(note, member);
                 }
+                Effect::Overstays(one) => rest.overstays.push(*one),
                 Effect::Send(session, message) => {
                     // What is said to one session at a time is one command: a watch may begin with very much.
                     let mut messages = vec![message];

@@ -22,6 +22,8 @@
 //! | buffers appear together, and are leased together | [`sets`] |
 //! | the words of a buffer's order; seats of its leases | [`seats`] |
 //! | a buffer ends; what happens to its leases | [`ending`] |
+//! | buffers that outlive their process | [`lasting`] |
+//! | who leases what is over, and for how long | [`overstays`] |
 //! | what an earlier daemon left alive | [`past`] |
 //! | its receipts are shown: offers and claims | [`claims`] |
 //! | processes that have not come back | [`holders`] |
@@ -63,12 +65,14 @@ mod ending;
 mod given;
 mod holders;
 mod inputs;
+mod lasting;
 mod lease_numbers;
 mod leaving;
 mod listings;
 mod named;
 mod new_policy;
 mod notices;
+mod overstays;
 mod past;
 mod publish;
 pub mod reach;
@@ -86,7 +90,7 @@ mod waiters;
 pub use claims::Shown;
 pub use counters::Counters;
 pub use drawn::DrawnMap;
-pub use effects::{Effect, Keepable, Note, Purpose};
+pub use effects::{Effect, Keepable, Note, Overstay, Purpose};
 use ending::{Ended, Ending};
 use given::Given;
 pub use inputs::{Ask, Input, MemberFacts, SessionFacts, Vetted};
@@ -130,6 +134,8 @@ struct Member {
     sessions: BTreeSet<SessionId>,
     /// Its pod is being deleted.
     is_ending: bool,
+    /// What its processes published and is its own.
+    lasting: lasting::Lasting,
 }
 
 /// Who acquires, and the GPU that it names for that.
@@ -158,7 +164,7 @@ impl Session {
 struct Buffer {
     info: Arc<BufferInfo>,
     group: Arc<GroupKey>,
-    /// `None`: nobody has shown its receipt, only leases of it are known.
+    /// `None`: it [outlives](lasting) its process, or nobody has shown its receipt, only leases of it are known.
     owner: Option<SessionId>,
     member: MemberId,
     /// `None` once the buffer is ending, and while it is awaited.
@@ -213,6 +219,7 @@ pub struct Registry {
     staging: sets::Staging,
     seating: seats::Seating,
     deadlines: BTreeSet<(Instant, BufferId)>,
+    overstays: overstays::Overstays,
     expected: Expected,
     clock: BootClock,
     /// Sessions that stand for processes which have not reattached.
@@ -253,6 +260,7 @@ impl Registry {
             staging: sets::Staging::default(),
             seating: seats::Seating::default(),
             deadlines: BTreeSet::new(),
+            overstays: overstays::Overstays::default(),
             expected,
             clock,
             holders: HashMap::new(),
@@ -292,6 +300,7 @@ impl Registry {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let buffer = self.deadlines.first().map(|(at, _)| *at);
+        let buffer = buffer.into_iter().chain(self.overstays.next_deadline()).min();
         let sets = [self.set_waits.next_deadline(), self.staging.next_deadline()];
         let sets = sets.into_iter().chain([self.listings.next_deadline()]);
         let waits = [self.waits.next_deadline(), self.expected.next_deadline()];
@@ -315,7 +324,7 @@ impl Registry {
             return; // It ended while the question was on its way; so did everything it held.
         }
         match ask {
-            Ask::Publish(items) => self.publish(session, request, items),
+            Ask::Publish(items) => self.publish(session, request, items, now),
             Ask::PublishSet(part, items) => self.publish_set(session, request, &part, items, now),
             Ask::AcquireSet { wanted, until } => self.acquire_set(session, request, wanted, until, now),
             Ask::Acquire { items, until, device } => {
@@ -332,6 +341,7 @@ impl Registry {
 
     fn tick(&mut self, now: Instant) {
         self.expire_buffers(now);
+        self.name_overstays(now);
         self.expire_expected(now);
         self.take_apart(now);
         self.expire_waits(now);

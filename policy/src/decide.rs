@@ -87,6 +87,15 @@ impl Policy {
                 .compared_with("kind of lifetime pod", Kind::Vmm.as_str(), facts.kind.as_str())
                 .with_remedy("publish with lifetime process"));
         }
+        if facts.order.is_some() {
+            return Err(Refusal::new(Code::PolicyDenied)
+                .compared_with(
+                    "order of lifetime pod",
+                    "none",
+                    "words of a timeline, which ends with its process",
+                )
+                .with_remedy("publish it without a stream, or with lifetime process"));
+        }
         let granted = self.pod_lifetime_bytes_of(who.namespace);
         let all = held.pod.pod_lifetime_bytes.saturating_add(facts.allocation_size);
         if all <= granted {
@@ -192,6 +201,13 @@ impl Policy {
     #[must_use]
     pub fn retire_deadline_of(&self, owners: &Namespace) -> Duration {
         self.terms_of(owners).and_then(|own| own.retire_deadline).unwrap_or(self.retire_deadline)
+    }
+
+    /// Whether anybody is made to let go of a buffer whose time is over.
+    #[must_use]
+    pub fn ends_orphans(&self) -> bool {
+        let of_namespaces = self.namespaces.values().filter_map(|own| own.orphans);
+        [self.orphans].into_iter().chain(of_namespaces).any(|orphans| orphans != Orphans::Report)
     }
 
     /// What happens to pods of a namespace that still lease a buffer whose time is over.

@@ -32,7 +32,7 @@ impl Home {
     /// # Errors
     /// `PEER_UNKNOWN`, with what was seen.
     pub async fn admit(&self, process: &Process) -> Result<(), Refusal> {
-        let place = self.place_of(process)?;
+        let place = place_of(process, &self.pod, &self.root)?;
         if place.pod != self.pod {
             return Err(unknown("pod", &self.pod, &place.pod));
         }
@@ -52,17 +52,38 @@ impl Home {
         }
         Ok(())
     }
+}
 
-    fn place_of(&self, process: &Process) -> Result<InPod, Refusal> {
-        let wanted = format!("in a container of pod {}", self.pod);
-        let text = read_groups(process.key.pid).map_err(|e| unknown("process", &wanted, &e))?;
-        let place = locate(&text, &self.root).map_err(|e| unknown("process", &wanted, &e))?;
-        // What was read is of this process only if it still lives: its number may have been given to another.
-        if process.has_ended() {
-            return Err(unknown("process", &"alive", &"it has ended"));
-        }
-        Ok(place)
+/// Whether a process is in one of these containers of a pod.
+///
+/// # Errors
+/// `PEER_UNKNOWN`, with what was seen.
+pub fn is_in(
+    process: &Process,
+    pod: &PodUid,
+    containers: &BTreeSet<ContainerId>,
+    root: &Root,
+) -> Result<(), Refusal> {
+    let place = place_of(process, pod, root)?;
+    if place.pod != *pod {
+        return Err(unknown("pod", pod, &place.pod));
     }
+    if !containers.contains(&place.container) {
+        let wanted = format!("one that the status of pod {pod} names");
+        return Err(unknown("container", &wanted, &place.container));
+    }
+    Ok(())
+}
+
+fn place_of(process: &Process, pod: &PodUid, root: &Root) -> Result<InPod, Refusal> {
+    let wanted = format!("in a container of pod {pod}");
+    let text = read_groups(process.key.pid).map_err(|e| unknown("process", &wanted, &e))?;
+    let place = locate(&text, root).map_err(|e| unknown("process", &wanted, &e))?;
+    // What was read is of this process only if it still lives: its number may have been given to another.
+    if process.has_ended() {
+        return Err(unknown("process", &"alive", &"it has ended"));
+    }
+    Ok(place)
 }
 
 fn read_groups(pid: u32) -> std::io::Result<String> {

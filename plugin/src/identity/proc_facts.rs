@@ -13,6 +13,15 @@ pub(super) fn exiting(pid: u32, started: u64) -> io::Result<bool> {
     Ok(field(19) != Some(started) || field(6).is_none_or(|flags| flags & EXITING != 0))
 }
 
+/// The users that a process is: by whom it was started, as whom it acts, as whom it may, and towards files.
+pub(super) fn users(pid: u32) -> io::Result<[u32; 4]> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    let all: Vec<u32> = line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
+    let strange = |_| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} reads strangely"));
+    all.try_into().map_err(strange)
+}
+
 /// What `/proc` says of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcFacts {

@@ -34,6 +34,8 @@ pub struct AliveBuffer {
     pub member: Tag,
     /// Bytes of its allocation; 0: not known.
     pub bytes: u64,
+    /// Whether it outlives its process.
+    pub lasts: bool,
     /// How it is ending; `None`: it takes new leases.
     pub retiring: Option<Retiring>,
 }
@@ -58,8 +60,8 @@ impl Alive {
     /// Takes in what happened next.
     pub fn take(&mut self, record: Record) {
         match record {
-            Record::BufferLive { id, generation, group, name, member, bytes } => {
-                let buffer = AliveBuffer { generation, group, name, member, bytes, retiring: None };
+            Record::BufferLive { id, generation, group, name, member, bytes, lasts } => {
+                let buffer = AliveBuffer { generation, group, name, member, bytes, lasts, retiring: None };
                 self.buffers.insert(id, buffer);
                 self.given(group, generation);
             }
@@ -117,8 +119,8 @@ impl AliveLease {
 impl AliveBuffer {
     /// The records that say just this.
     pub fn records(self, id: BufferId) -> impl Iterator<Item = Record> {
-        let Self { generation, group, name, member, bytes, retiring } = self;
-        let live = Record::BufferLive { id, generation, group, name, member, bytes };
+        let Self { generation, group, name, member, bytes, lasts, retiring } = self;
+        let live = Record::BufferLive { id, generation, group, name, member, bytes, lasts };
         let retiring = retiring.map(|(reason, until)| Record::Retiring { id, reason, until });
         std::iter::once(live).chain(retiring)
     }

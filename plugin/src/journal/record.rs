@@ -4,7 +4,7 @@
 //! 0     1       2      4           8     24       32      40     48       56    64
 //! kind  reason  zeros  life, seat  id    number   group   name   member   hash
 //! ```
-//! A live buffer has the bytes of its allocation from 2 to 8; more than fit there are written as the most that do.
+//! A live buffer has in the place of a reason whether it outlives its process (1), and the bytes of its allocation from 2 to 8; more than fit there are written as the most that do.
 //! A lease has its process's start in the place of a group, and its number in the place of a name.
 //! What a kind does not use is zero.
 
@@ -70,6 +70,8 @@ pub enum Record {
         member: Tag,
         /// Bytes of its allocation; 0: not known.
         bytes: u64,
+        /// Whether it outlives its process.
+        lasts: bool,
     },
     /// A lease was given.
     LeaseLive {
@@ -218,8 +220,8 @@ fn put_id(raw: &mut Raw, id: BufferId) {
 fn write(record: Record) -> Raw {
     let mut raw = blank(0, 0);
     match record {
-        Record::BufferLive { id, generation, group, name, member, bytes } => {
-            raw[0] = BUFFER_LIVE;
+        Record::BufferLive { id, generation, group, name, member, bytes, lasts } => {
+            raw = blank(BUFFER_LIVE, u8::from(lasts));
             raw[2..8].copy_from_slice(&bytes.min(MOST_BYTES).to_le_bytes()[..6]);
             put_id(&mut raw, id);
             for (at, value) in [(24, generation), (32, group.0), (40, name.0), (48, member.0)] {
@@ -271,7 +273,8 @@ fn read(raw: &Raw, boot: BootTag) -> Option<Record> {
             let mut bytes = [0; 8];
             bytes[..6].copy_from_slice(&raw[2..8]);
             let bytes = u64::from_le_bytes(bytes);
-            Record::BufferLive { id, generation: number, group, name, member, bytes }
+            let lasts = raw[1] == 1;
+            Record::BufferLive { id, generation: number, group, name, member, bytes, lasts }
         }
         LEASE_LIVE => {
             // Where other records have tags.

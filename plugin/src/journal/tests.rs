@@ -28,7 +28,8 @@ fn live(n: u8) -> Record {
     let tag = |salt: u64| Tag(u64::from(n % 3) + salt);
     let (group, name, member) = (tag(10), tag(20), tag(30));
     let bytes = ((1 << 48) - 1) >> (4 * n);
-    Record::BufferLive { id: id(n), generation: u64::from(n) + 1, group, name, member, bytes }
+    let lasts = n % 2 == 1;
+    Record::BufferLive { id: id(n), generation: u64::from(n) + 1, group, name, member, bytes, lasts }
 }
 
 fn record() -> impl Strategy<Value = Record> {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{Carrier, Publication};
-use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Lifetime, Refusal};
+use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -162,7 +162,9 @@ async fn publication(
     turns: &Semaphore,
 ) -> Result<Vetted, Refusal> {
     let begin = Instant::now();
-    check_facts(&publication.facts)?;
+    let facts = &publication.facts;
+    // The rest is the registry's: what this node's policy and the member's quota say.
+    check_range(facts.offset, facts.size, facts.allocation_size)?;
     let checked = match &publication.carrier {
         Carrier::Legacy(_) => None,
         Carrier::Descriptor(fd) => {
@@ -173,18 +175,6 @@ async fn publication(
         }
     };
     Ok(Vetted { id: draw_id(boot)?, publication, checked })
-}
-
-/// What no policy and no member's usage could make good, and needs no worker to be seen. What this node's policy and the
-/// member's quota say is the registry's.
-fn check_facts(facts: &BufferFacts) -> Result<(), Refusal> {
-    check_range(facts.offset, facts.size, facts.allocation_size)?;
-    if facts.lifetime == Lifetime::Pod {
-        return Err(Refusal::new(Code::PolicyDenied)
-            .compared_with("lifetime", "process", "pod")
-            .with_remedy("publish with lifetime process: this version lets no buffer outlive its process, whatever the policy grants"));
-    }
-    Ok(())
 }
 
 /// No worker is asked for a range of addresses that is larger than all that the member may publish. What it comes to with what

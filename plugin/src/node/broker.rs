@@ -95,7 +95,7 @@ impl Broker {
                             slots.are_served(true);
                             Vec::new()
                         }
-                        Ok(FromBroker::Ask { id, command }) => service.take(id, &command).into_iter().collect(),
+                        Ok(FromBroker::Ask { id, command }) => service.take(id, &command, slots).into_iter().collect(),
                         Ok(FromBroker::Tell(tell)) => {
                             // Of whoever left meanwhile nobody wants to read.
                             if let Some(member) = slots.member(&tell.slot) {

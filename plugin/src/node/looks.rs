@@ -81,7 +81,8 @@ impl Looks {
 
     /// Answers nobody any more.
     pub(super) fn abandon(&mut self) {
-        self.waited_for.abort_all();
+        // With what has ended and was not told yet: the next broker gives its commands the same numbers.
+        self.waited_for = JoinSet::new();
     }
 }
 

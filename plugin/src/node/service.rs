@@ -15,12 +15,14 @@ use super::children::Programs;
 use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
 use super::looks::Looks;
-use super::slots::Change;
+use super::overstays::Overstays;
+use super::slots::{Change, Slots};
 use super::survey;
 use super::words::{Answer, Command, Tell, Told};
 use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
+use crate::identity::ProcessKey;
 use crate::limits;
 use crate::members::Member;
 use crate::registry::Topology;
@@ -40,6 +42,7 @@ pub(super) struct Service {
     gpus: Arc<Gpus>,
     looks: Looks,
     events: Events,
+    overstays: Overstays,
     /// The survey that runs, and the commands that wait for it.
     surveying: JoinSet<Result<Topology, String>>,
     /// What the last one said.
@@ -64,7 +67,7 @@ impl Reply {
 }
 
 impl Service {
-    pub(super) fn new(config: &Config, events: Events) -> Self {
+    pub(super) fn new(config: &Config, events: Events, api_server: Option<kube::Client>) -> Self {
         Self {
             programs: Programs { user: config.user, log_format: config.log_format },
             driver_version: config.nvidia_proc_root.join("driver/nvidia/version"),
@@ -75,6 +78,7 @@ impl Service {
             gpus: Arc::new(Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root)),
             looks: Looks::default(),
             events,
+            overstays: Overstays::new(config.cgroup_root.clone(), api_server),
             surveying: JoinSet::new(),
             topology: watch::channel(None).0,
             wait_for_survey: Vec::new(),
@@ -92,7 +96,7 @@ impl Service {
     }
 
     /// Does what is asked; gives the answers that are there at once. The others come from [`Service::next`].
-    pub(super) fn take(&mut self, id: u64, command: &Command) -> Option<Reply> {
+    pub(super) fn take(&mut self, id: u64, command: &Command, slots: &Slots) -> Option<Reply> {
         match command {
             Command::StartWorker { gpu } => Some(
                 match self.workers.start(&self.programs, gpu.map(|gpu| (gpu, self.gpus.visible_name(gpu)))) {
@@ -113,6 +117,15 @@ impl Service {
                 let (gpus, pid, started) = (Arc::clone(&self.gpus), *pid, *started);
                 let looked = self.looks.begin(id, slot, move || gpus.reachable(pid, started));
                 looked.map(|(id, outcome)| Reply::new(id, outcome.map(Answer::Reachable)))
+            }
+            Command::Kill { slot, pid, started, pidfs_inode } => {
+                let key = ProcessKey { pid: *pid, started: *started, pidfs_inode: *pidfs_inode };
+                let outcome = self.overstays.kill(slots.member(slot), slots.policy(), key);
+                Some(Reply::new(id, outcome.map(|()| Answer::Killed)))
+            }
+            Command::Evict { slot } => {
+                let evicted = self.overstays.evict(id, slots.member(slot), slots.policy());
+                evicted.map(|(id, outcome)| Reply::new(id, outcome.map(|()| Answer::Evicted)))
             }
         }
     }
@@ -202,6 +215,7 @@ impl Service {
                 asked.into_iter().map(|id| Reply::new(id, Ok(ended.answer()))).collect()
             }
             (id, outcome) = self.looks.next() => vec![Reply::new(id, outcome.map(Answer::Reachable))],
+            (id, outcome) = self.overstays.next() => vec![Reply::new(id, outcome.map(|()| Answer::Evicted))],
             Some(surveyed) = self.surveying.join_next() => {
                 let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o);
                 if let Ok(topology) = &outcome {
@@ -234,6 +248,7 @@ impl Service {
         self.surveying.abort_all();
         self.wait_for_proof.clear();
         self.looks.abandon();
+        self.overstays.abandon();
         self.workers.abandon();
     }
 

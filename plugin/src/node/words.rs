@@ -194,6 +194,24 @@ pub enum Command {
         /// When it started, in clock ticks after boot.
         started: u64,
     },
+    /// Kill a process that leases a buffer whose time is over. The node does it where the policy says so of the pod's
+    /// namespace, and the process is one of that pod's by what the node itself sees.
+    Kill {
+        /// The slot that it connected through.
+        slot: SlotId,
+        /// The process.
+        pid: u32,
+        /// When it started, in clock ticks after boot.
+        started: u64,
+        /// The number of its pidfd, where there are such.
+        pidfs_inode: Option<u64>,
+    },
+    /// Evict the pod of a slot, one of whose processes leases a buffer whose time is over. The node does it where the policy
+    /// says so of its namespace.
+    Evict {
+        /// The slot.
+        slot: SlotId,
+    },
 }
 
 /// What came of a command.
@@ -220,6 +238,10 @@ pub enum Answer {
     Surveyed(Topology),
     /// GPUs whose device nodes a process has.
     Reachable(Vec<DeviceUuid>),
+    /// The process was killed.
+    Killed,
+    /// The pod is being evicted, or gone already.
+    Evicted,
 }
 
 /// How a process ended.
@@ -260,6 +282,9 @@ mod tests {
         for strange in [
             r#"{"ask":{"id":7,"command":{"end-worker":{"worker":-3}}}}"#,
             r#"{"ask":{"id":7,"command":{"end-worker":{"worker":3,"signal":9}}}}"#,
+            r#"{"ask":{"id":7,"command":{"kill":{"slot":"p-1","pid":1,"started":1,"signal":15}}}}"#,
+            r#"{"ask":{"id":7,"command":{"kill":{"slot":"../p","pid":1,"started":1}}}}"#,
+            r#"{"ask":{"id":7,"command":{"evict":{"slot":"p-1","namespace":"kube-system","pod":"etcd"}}}}"#,
             r#"{"ask":{"id":7,"command":{"start-program":{"path":"/bin/sh"}}}}"#,
             r#"{"ask":{"id":7,"command":"start-worker","user":0}}"#,
             r#"{"tell":{"slot":"a","times":1,"what":{"said":"anything"}}}"#,

@@ -16,7 +16,7 @@ enum Place {
 /// `None`: it stays between what is before and what is after it.
 const fn place(effect: &Effect) -> Option<Place> {
     match effect {
-        Effect::Note(_) => Some(Place::Note),
+        Effect::Note(_) | Effect::Overstays(_) => Some(Place::Note),
         Effect::Dispose(..) => Some(Place::Dispose),
         Effect::Keep(member, _) | Effect::Forget(member, ..) => Some(Place::Sidecar(*member)),
         Effect::Send(session, _) => Some(Place::Send(*session)),

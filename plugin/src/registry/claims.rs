@@ -13,6 +13,7 @@ use gpu_handoff_protocol::{BufferId, BufferInfo, Code, GroupKey, LeaseId, Refusa
 
 use super::ending::{Ending, retired};
 use super::given::Given;
+use super::lasting::{Publisher, lasts};
 use super::publish::add_buffer;
 use super::{Buffer, Effect, MemberId, NOTICE, Note, Purpose, Registry, SessionId};
 use crate::journal::AliveBuffer;
@@ -217,7 +218,10 @@ impl Registry {
     fn restore(&mut self, by: By, receipt: BufferReceipt, carrier: Carrier, now: Instant) {
         let BufferReceipt { info, group, own_pid, .. } = receipt;
         let id = info.id;
-        let owner = by.session.unwrap_or_else(|| self.holder(by.member, by.process, own_pid, now));
+        let owner = match by.session {
+            None if !lasts(&info) => Some(self.holder(by.member, by.process, own_pid, now)),
+            session => session,
+        };
         self.place(&info, &group, by.member);
         self.adopt(id, by.member, &info);
         self.expected.buffer_settled(id);
@@ -227,7 +231,10 @@ impl Registry {
             buffer.info = Arc::clone(&info);
             buffer.carrier = Some(carrier);
         }
-        self.own(id, owner);
+        self.make_last(by.member, &info, Some(Publisher { process: by.process, own_pid }));
+        if let Some(owner) = owner {
+            self.own(id, owner);
+        }
         self.name(&group, &info);
         self.effects.push(Effect::Note(Note::Restored(Arc::clone(&info))));
         self.tell_watchers(id, &Event::Appeared(Arc::clone(&info)));
@@ -241,7 +248,7 @@ impl Registry {
                 self.end_buffer(id, EndReason::Superseded, None, now);
             }
             Some(set) => self.set_part_restored(&group, set, info.generation),
-            None => {}
+            None => self.settle_versions(by.member, &group, &info, now),
         }
     }
 
@@ -251,6 +258,7 @@ impl Registry {
         let before = std::mem::replace(&mut buffer.member, member);
         self.uncharge(before, info);
         self.account(member, |usage| add_buffer(usage, &info.facts));
+        self.make_last(member, info, None);
     }
 
     /// Puts a buffer back that nobody owns: one that is ending, or one that is known from a lease alone.
@@ -273,6 +281,7 @@ impl Registry {
         if let Some(at) = until {
             self.deadlines.insert((at, id));
         }
+        self.await_overstay(id, now);
     }
 
     /// Makes a buffer known, with the leases that are expected of it, unless it is.
@@ -304,6 +313,7 @@ impl Registry {
             given: Given::default(),
         };
         self.buffers.insert(id, Box::new(buffer));
+        self.make_last(member, info, None);
     }
 
     fn claim_lease(

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use gpu_handoff_policy::Orphans;
 use gpu_handoff_protocol::message::{BrokerMessage, Carrier, EndReason};
 use gpu_handoff_protocol::receipt::ProcessKey;
-use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId, Refusal};
+use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId, PodRef, Refusal, SlotId};
 
 use super::{MemberId, SessionId};
 
@@ -28,6 +29,8 @@ pub enum Effect {
     AwaitEnd(MemberId, SessionId, ProcessKey),
     /// Watch it no longer.
     AwaitNoMore(MemberId, SessionId),
+    /// A process leases what is over, and by its namespace's policy it is not to be left at that.
+    Overstays(Box<Overstay>),
     /// Something worth a log line and a metric.
     Note(Note),
 }
@@ -45,6 +48,23 @@ pub struct Keepable {
     pub carrier: Carrier,
     /// Who is to have it.
     pub purpose: Purpose,
+}
+
+/// A process that leases a buffer whose time is over, for longer than it may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overstay {
+    /// Its member.
+    pub member: MemberId,
+    /// The member's slot.
+    pub slot: SlotId,
+    /// Its pod.
+    pub pod: PodRef,
+    /// The process.
+    pub process: ProcessKey,
+    /// One of the buffers.
+    pub buffer: BufferId,
+    /// What the policy says.
+    pub action: Orphans,
 }
 
 /// Who is to have what proves a buffer.

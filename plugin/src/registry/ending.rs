@@ -108,7 +108,7 @@ impl Registry {
         }
     }
 
-    /// Only the owner retires, and only once. Answers with the leases left.
+    /// Only the owner retires, and only once: of what outlives its process, any process of its pod. Answers with the leases left.
     fn may_retire(&self, session: SessionId, id: BufferId) -> Result<u32, Refusal> {
         self.is_of_this_boot(id)?;
         let unknown = || Refusal::new(Code::NotFound).compared_with("buffer", id, "none such");
@@ -119,7 +119,8 @@ impl Registry {
         if !self.sees(session, buffer) {
             return Err(unknown());
         }
-        if buffer.owner != Some(session) {
+        let own_member = self.sessions.get(&session).is_some_and(|s| s.facts.member == buffer.member);
+        if buffer.owner != Some(session) && !(buffer.lasts() && own_member) {
             let owner = format!("a process of pod {}", buffer.info.owner);
             return Err(Refusal::new(Code::NotOwner).compared_with(
                 "owner",
@@ -148,10 +149,12 @@ impl Registry {
             if let Some(at) = ending.until.take() {
                 self.deadlines.remove(&(at, id));
                 self.record_retiring(id);
+                self.await_overstay(id, now);
                 self.orphan(id);
             } else if ending.reason == EndReason::Superseded {
                 ending.reason = reason;
                 self.record_retiring(id);
+                self.await_overstay(id, now);
                 self.orphan(id);
             }
             return;
@@ -164,9 +167,13 @@ impl Registry {
             self.effects.push(Effect::Forget(member, id, carrier));
         }
         self.unname(&group, &info);
+        if let Some(m) = self.members.get_mut(&member) {
+            m.lasting.unname(&info);
+        }
         self.effects.push(Effect::Note(Note::Ending(id, reason, leases)));
         if leases > 0 {
             self.record_retiring(id);
+            self.await_overstay(id, now);
         }
         match (leases, until) {
             (0, _) => self.finish(id),
@@ -216,8 +223,12 @@ impl Registry {
         if let Some(at) = buffer.ending.and_then(|e| e.until) {
             self.deadlines.remove(&(at, id));
         }
+        self.overstays.forget(id);
         if let Some(owner) = buffer.owner.and_then(|owner| self.sessions.get_mut(&owner)) {
             owner.published.remove(&id);
+        }
+        if let Some(m) = self.members.get_mut(&buffer.member) {
+            m.lasting.remove(&buffer.info);
         }
         let group = self.group_tag(buffer.member, &buffer.group);
         self.records.push(Record::BufferEnded { id, reason, group });

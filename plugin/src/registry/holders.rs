@@ -8,6 +8,7 @@ use gpu_handoff_protocol::message::{Carrier, EndReason, SeatEnd};
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{BufferId, BufferInfo, LeaseId};
 
+use super::lasting::Publisher;
 use super::past::{Awaits, Overdue};
 use super::{Effect, Keepable, MemberId, Purpose, Registry, Session, SessionFacts, SessionId};
 use crate::journal::{Record, Tag};
@@ -57,8 +58,12 @@ impl Registry {
         session.0 >= FIRST_HOLDER
     }
 
-    /// Gives a buffer its owner, who may take the place of one that stood for it.
+    /// Gives a buffer its owner, who may take the place of one that stood for it. What outlives its process has none, and its
+    /// publisher hears of it.
     pub(super) fn own(&mut self, id: BufferId, owner: SessionId) {
+        if self.buffers.get(&id).is_some_and(|b| b.lasts()) {
+            return self.give(id, owner);
+        }
         let before = self.buffers.get_mut(&id).and_then(|b| b.owner.replace(owner));
         if let Some(s) = self.sessions.get_mut(&owner) {
             s.published.insert(id);
@@ -200,11 +205,14 @@ impl Registry {
 
     fn keepable(&self, id: BufferId, purpose: Purpose) -> Option<(MemberId, Keepable)> {
         let buffer = self.buffers.get(&id)?;
-        let owner = &self.sessions.get(&buffer.owner?)?.facts;
+        let Publisher { process, own_pid } = match buffer.owner {
+            Some(owner) => self.as_publisher(owner)?,
+            None => self.members.get(&buffer.member)?.lasting.publisher(id)?,
+        };
         let kept = Keepable {
             info: Arc::clone(&buffer.info),
-            process: owner.process,
-            own_pid: owner.own_pid,
+            process,
+            own_pid,
             carrier: buffer.carrier.clone()?,
             purpose,
         };
@@ -230,7 +238,7 @@ impl Registry {
         self.expected.offered(self.member_tag(member), now);
         let Some(m) = self.members.get(&member) else { return };
         let sessions = m.sessions.iter().filter_map(|s| self.sessions.get(s));
-        self.keeping.extend(sessions.flat_map(|s| s.published.iter().copied()));
+        self.keeping.extend(sessions.flat_map(|s| s.published.iter().copied()).chain(m.lasting.ids()));
         self.take_apart(now);
     }
 

@@ -55,8 +55,13 @@ impl Registry {
 
     /// Why a buffer is about to end, whose owner has ended already.
     pub(super) fn is_about_to_end(&self, buffer: &Buffer) -> Option<EndReason> {
+        if buffer.lasts() {
+            // Its member has left, and its turn has not come yet.
+            let stays = buffer.carrier.is_none() || self.members.contains_key(&buffer.member);
+            return (!stays).then_some(EndReason::MemberLeft);
+        }
         let owner = buffer.owner.filter(|owner| !self.sessions.contains_key(owner))?;
-        let leaving = self.leaving.iter().find(|leaving| leaving.session == owner);
+        let leaving = self.leaving.iter().find(|leaving| leaving.session == Some(owner));
         Some(leaving.map_or(EndReason::OwnerClosed, |leaving| leaving.reason))
     }
 
@@ -71,8 +76,9 @@ impl Registry {
         let Some(group) = self.groups.get_mut(group) else { return };
         let Some(named) = group.names.get_mut(name) else { return };
         let is_leaving = |id| {
-            let owner = self.buffers.get(&id).and_then(|b| b.owner);
-            owner.is_some_and(|owner| !self.sessions.contains_key(&owner))
+            let Some(buffer) = self.buffers.get(&id) else { return false };
+            let owner_is_gone = buffer.owner.is_some_and(|owner| !self.sessions.contains_key(&owner));
+            owner_is_gone || buffer.lasts() && !self.members.contains_key(&buffer.member)
         };
         while is_leaving(named.newest()) {
             if !named.keeps_without(named.newest_generation()) {
@@ -95,11 +101,20 @@ impl Registry {
 /// What a session had that has ended.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    pub(super) session: SessionId,
+    /// `None`: what outlived its process ends with its member.
+    pub(super) session: Option<SessionId>,
     pub(super) member: MemberId,
     pub(super) reason: EndReason,
     pub(super) published: BTreeSet<BufferId>,
     pub(super) leases: BTreeSet<LeaseId>,
     /// Of a set that has not come whole.
     pub(super) staged: Vec<StagedItem>,
+}
+
+impl Leaving {
+    /// What outlived its process ends with its member.
+    pub(super) fn of_member(member: MemberId, published: BTreeSet<BufferId>) -> Self {
+        let (leases, staged) = (BTreeSet::new(), Vec::new());
+        Self { session: None, member, reason: EndReason::MemberLeft, published, leases, staged }
+    }
 }

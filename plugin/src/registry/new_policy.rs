@@ -20,6 +20,7 @@ impl Registry {
         for id in self.not_allowed_any_more() {
             self.end_buffer(id, EndReason::NotAllowed, None, now);
         }
+        self.await_all_overstays(now);
         self.tell_holders_that_may_not();
         self.tell_what_is_seen_now(before);
         self.waits.stir_all();

@@ -1,15 +1,19 @@
 //! A buffer appears.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpu_handoff_policy::Usage;
-use gpu_handoff_protocol::message::{BrokerBody, Carrier, Event, PublishedAs, RequestId};
-use gpu_handoff_protocol::{BufferFacts, BufferInfo, BufferName, Code, GroupKey, Lifetime, PodRef, Refusal};
+use gpu_handoff_protocol::message::{BrokerBody, Carrier, EndReason, Event, PublishedAs, RequestId};
+use gpu_handoff_protocol::{
+    BufferFacts, BufferId, BufferInfo, BufferName, Code, GroupKey, Lifetime, PodRef, Refusal,
+};
 
 use crate::journal::Tag;
 use crate::limits;
 
 use super::given::Given;
+use super::lasting::lasts;
 use super::named::Named;
 use super::records::name_tag;
 use super::{Buffer, Effect, Member, MemberId, Note, Purpose, Registry, SessionId, Vetted};
@@ -20,15 +24,26 @@ impl Registry {
         session: SessionId,
         request: RequestId,
         items: Vec<Result<Vetted, Refusal>>,
+        now: Instant,
     ) {
-        let outcomes: Vec<_> =
-            items.into_iter().map(|item| item.and_then(|vetted| self.publish_one(session, vetted))).collect();
+        let mut older = Vec::new();
+        let mut publish = |vetted| self.publish_one(session, vetted, &mut older);
+        let outcomes = items.into_iter().map(|item| item.and_then(&mut publish)).collect();
         self.reply(session, request, BrokerBody::Published(outcomes));
+        for id in older {
+            self.end_buffer(id, EndReason::Superseded, None, now);
+        }
         // Told after the answer, so that a publisher knows its own buffer before it hears of it.
         self.settle_stirred_waits();
     }
 
-    fn publish_one(&mut self, session: SessionId, vetted: Vetted) -> Result<PublishedAs, Refusal> {
+    /// Publishes one; `older` is what its name makes outdated.
+    fn publish_one(
+        &mut self,
+        session: SessionId,
+        vetted: Vetted,
+        older: &mut Vec<BufferId>,
+    ) -> Result<PublishedAs, Refusal> {
         let Some(member) = self.sessions.get(&session).map(|s| s.facts.member) else {
             return Err(Refusal::new(Code::ShuttingDown));
         };
@@ -52,6 +67,7 @@ impl Registry {
         let (verified, facts) = (checked.is_some(), publication.facts);
         let info = Arc::new(BufferInfo { id, generation, owner, verified, facts, set: None });
         self.charge(member, &info, &publication.carrier);
+        older.extend(self.lasting_before(member, &info));
         self.insert(session, member, group, info, publication.carrier);
         Ok(PublishedAs { id, generation, receipt: None, checked })
     }
@@ -160,7 +176,10 @@ impl Registry {
         carrier: Carrier,
     ) {
         let id = info.id;
-        if let Some(session) = self.sessions.get_mut(&owner) {
+        let publisher = self.as_publisher(owner);
+        self.make_last(member, &info, publisher);
+        let owned_by = (!lasts(&info)).then_some(owner);
+        if let Some(session) = owned_by.and_then(|owner| self.sessions.get_mut(&owner)) {
             session.published.insert(id);
         }
         self.name(&group, &info);
@@ -168,12 +187,16 @@ impl Registry {
         self.effects.push(Effect::Note(Note::Published(Arc::clone(&info))));
         // The receipt of a set's buffer was given with the part that brought it.
         let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
-        let (carrier, owner) = (Some(carrier), Some(owner));
+        let carrier = Some(carrier);
         let (leases, given) = (0, Given::default());
         let group = self.shared_group(member, group);
         let appeared = Event::Appeared(Arc::clone(&info));
-        let buffer = Buffer { info, group, owner, member, carrier, ending: None, leases, given };
+        let buffer = Buffer { info, group, owner: owned_by, member, carrier, ending: None, leases, given };
         self.buffers.insert(id, Box::new(buffer));
+        if owned_by.is_none() {
+            // It hears of it as its owner would.
+            self.give(id, owner);
+        }
         self.tell_watchers(id, &appeared);
         self.keep(id, purpose);
     }

@@ -3,6 +3,7 @@
 use gpu_handoff_protocol::receipt::ProcessKey;
 use gpu_handoff_protocol::{BufferId, BufferInfo, BufferName, GroupKey, LeaseId};
 
+use super::lasting::lasts;
 use super::{Buffer, MemberId, Registry};
 use crate::journal::{AliveBuffer, Holder, Record, SinceBoot, Tag};
 
@@ -63,6 +64,7 @@ impl Registry {
             name: tag_of(&buffer.info),
             member: self.member_tag(buffer.member),
             bytes: buffer.info.facts.allocation_size,
+            lasts: buffer.lasts(),
             retiring,
         }
     }
@@ -85,6 +87,7 @@ impl Registry {
             name: tag_of(info),
             member: self.member_tag(member),
             bytes: info.facts.allocation_size,
+            lasts: lasts(info),
         };
         self.records.push(record);
     }

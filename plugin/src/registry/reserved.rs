@@ -27,6 +27,7 @@ impl Reserved {
         {
             usage.buffers += 1;
             usage.bytes += alive.bytes;
+            usage.pod_lifetime_bytes += lasting_bytes(alive);
         }
     }
 
@@ -37,6 +38,7 @@ impl Reserved {
             let Some(usage) = all.get_mut(&tag) else { continue };
             usage.buffers -= 1;
             usage.bytes -= alive.bytes;
+            usage.pod_lifetime_bytes -= lasting_bytes(&alive);
             if usage.buffers == 0 {
                 all.remove(&tag);
             }
@@ -83,12 +85,17 @@ impl Registry {
     }
 }
 
+const fn lasting_bytes(alive: &AliveBuffer) -> u64 {
+    if alive.lasts { alive.bytes } else { 0 }
+}
+
 /// What is had together with what may still be brought back.
 fn with(has: Usage, had: Option<&Usage>, leases: u64) -> Usage {
     let had = had.copied().unwrap_or_default();
     Usage {
         buffers: has.buffers.saturating_add(had.buffers),
         bytes: has.bytes.saturating_add(had.bytes),
+        pod_lifetime_bytes: has.pod_lifetime_bytes.saturating_add(had.pod_lifetime_bytes),
         leases: has.leases.saturating_add(leases),
         ..has
     }

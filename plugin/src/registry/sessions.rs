@@ -7,6 +7,7 @@ use std::time::Instant;
 use gpu_handoff_policy::Usage;
 use gpu_handoff_protocol::message::EndReason;
 
+use super::lasting::Lasting;
 use super::leaving::Leaving;
 use super::{Effect, Member, MemberFacts, MemberId, Registry, Session, SessionFacts, SessionId};
 use crate::journal::Tag;
@@ -35,6 +36,7 @@ impl Registry {
                 lists_from: None,
                 sessions: BTreeSet::new(),
                 is_ending: false,
+                lasting: Lasting::default(),
             },
         );
     }
@@ -52,7 +54,9 @@ impl Registry {
         let until = until.min(now + self.policy.retire_deadline_of(&m.facts.pod.namespace));
         let sessions = m.sessions.clone();
         let of_session = |session| self.sessions.get(&session).map(|s| s.published.clone());
-        let published: Vec<_> = sessions.into_iter().filter_map(of_session).flatten().collect();
+        let lasting: Vec<_> = m.lasting.ids().collect();
+        let published: Vec<_> =
+            sessions.into_iter().filter_map(of_session).flatten().chain(lasting).collect();
         for id in published {
             if self.buffers.get(&id).is_some_and(|buffer| buffer.ending.is_none()) {
                 self.end_buffer(id, EndReason::Retired, Some(until), now);
@@ -67,6 +71,9 @@ impl Registry {
                 self.effects.push(Effect::EndSession(session));
             }
             self.leave(session, EndReason::MemberLeft);
+        }
+        if let Some(m) = self.members.get(&member).filter(|m| !m.lasting.is_empty()) {
+            self.leaving.push_back(Leaving::of_member(member, m.lasting.ids().collect()));
         }
         self.end_expected(self.member_tag(member), EndReason::MemberLeft);
         self.take_apart(now);
@@ -114,7 +121,8 @@ impl Registry {
         }
         let Session { facts, published, leases, .. } = ended;
         let (member, staged) = (facts.member, self.staging.take_items(session));
-        self.leaving.push_back(Leaving { session, member, reason, published, leases, staged });
+        let leaving = Leaving { session: Some(session), member, reason, published, leases, staged };
+        self.leaving.push_back(leaving);
         if self.is_away(session) {
             self.holder_is_gone(session, facts);
         }

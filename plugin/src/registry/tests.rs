@@ -18,17 +18,19 @@ use gpu_handoff_protocol::{
 };
 
 use super::{
-    Ask, BootClock, Capacity, Counters, Effect, Input, Keepable, MemberFacts, MemberId, Past, Purpose,
-    Registry, SessionFacts, SessionId, Vetted, WantedSet,
+    Ask, BootClock, Capacity, Counters, Effect, Input, Keepable, MemberFacts, MemberId, Overstay, Past,
+    Purpose, Registry, SessionFacts, SessionId, Vetted, WantedSet,
 };
 use crate::journal::{Alive, Found, Holder};
 use crate::members::Holds;
 
 mod endings;
 mod histories;
+mod lasting;
 mod load;
 mod memory;
 mod orders;
+mod overstays;
 mod restart_histories;
 mod restart_sets;
 mod restart_times;
@@ -69,6 +71,8 @@ struct Told {
     offered: HashMap<u64, Vec<Result<(), Refusal>>>,
     /// Processes that have not reattached, by the session that stands for each.
     awaited: HashMap<SessionId, ProcessKey>,
+    /// Who was named as leasing what is over.
+    overstays: Vec<Overstay>,
 }
 
 impl World {
@@ -130,6 +134,7 @@ impl World {
                 Effect::AwaitNoMore(_, holder) => {
                     assert!(self.told.awaited.remove(&holder).is_some(), "watched before");
                 }
+                Effect::Overstays(one) => self.told.overstays.push(*one),
                 Effect::EndSession(_) | Effect::Note(_) => {}
             }
         }
@@ -221,6 +226,26 @@ impl World {
         let (request, sent) = self.ask(session, Ask::Publish(vec![Ok(vetted)]));
         match answer(&sent, session, request) {
             BrokerBody::Published(mut items) => items.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Publishes what outlives its process.
+    fn publish_lasting(&mut self, session: SessionId, name: &str) -> Result<PublishedAs, Refusal> {
+        let mut vetted = self.vetted(name, descriptor());
+        vetted.publication.facts.lifetime = Lifetime::Pod;
+        let (request, sent) = self.ask(session, Ask::Publish(vec![Ok(vetted)]));
+        match answer(&sent, session, request) {
+            BrokerBody::Published(mut items) => items.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn retire(&mut self, session: SessionId, id: BufferId, within: Option<Duration>) -> Result<u32, Refusal> {
+        let until = within.map(|time| self.now + time);
+        let (request, sent) = self.ask(session, Ask::Retire { id, until });
+        match answer(&sent, session, request) {
+            BrokerBody::Retired(outcome) => outcome,
             other => panic!("{other:?}"),
         }
     }

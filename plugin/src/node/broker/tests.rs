@@ -52,7 +52,7 @@ fn taken_over_and_heard() -> (Broker, Service, SeqPacket, tokio::sync::mpsc::Rec
         ready: false,
     };
     let (events, told) = Events::for_test();
-    (broker, Service::new(&config, events), its, told)
+    (broker, Service::new(&config, events, None), its, told)
 }
 
 fn say(its: &SeqPacket, bytes: &[u8]) {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_protocol::message::{BrokerBody, Carrier, PublishedAs, RequestId};
-use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, Refusal, SetPart};
+use gpu_handoff_protocol::{BufferInfo, BufferName, Code, GroupKey, Lifetime, Refusal, SetPart};
 
 use super::set_ref;
 use crate::limits;
+#[cfg(test)]
+use crate::registry::lasting::lasts;
 use crate::registry::{Effect, MemberId, Registry, SessionId, Vetted};
 
 type Outcomes = Vec<Result<PublishedAs, Refusal>>;
@@ -84,6 +86,13 @@ impl Staging {
         self.by_time.remove(&(staged.until, session));
         staged.until = until;
         self.by_time.insert((until, session));
+    }
+
+    /// Bytes of these in buffers that outlive their processes.
+    #[cfg(test)]
+    pub(in crate::registry) fn lasting_bytes(&self, member: MemberId) -> u64 {
+        let items = self.of.values().filter(|s| s.member == member).flat_map(|s| &s.items);
+        items.filter(|(info, _)| lasts(info)).map(|(info, _)| info.facts.allocation_size).sum()
     }
 
     /// Buffers and bytes that are charged to a member for sets that have not come whole, and descriptors.
@@ -176,8 +185,10 @@ impl Registry {
             return Err(Refusal::new(Code::ShuttingDown));
         };
         let (member, generation) = (staged.member, staged.generation);
+        let lifetime = staged.items.first().map(|(info, _)| info.facts.lifetime);
         let set = set_ref(&staged.name, staged.items.len(), staged.total);
-        let info = match self.admit(session, member, &vetted) {
+        let admitted = self.admit(session, member, &vetted);
+        let info = match admitted.and_then(|owner| has_lifetime(&vetted, lifetime).map(|()| owner)) {
             Ok(owner) => {
                 let Vetted { id, checked, ref publication } = vetted;
                 let (verified, facts) = (checked.is_some(), publication.facts.clone());
@@ -248,6 +259,19 @@ impl Registry {
         while let Some((_, session)) = self.staging.by_time.first().filter(|(at, _)| *at <= now).copied() {
             self.drop_staged(session);
         }
+    }
+}
+
+/// Buffers of a set end together.
+fn has_lifetime(vetted: &Vetted, wanted: Option<Lifetime>) -> Result<(), Refusal> {
+    let found = vetted.publication.facts.lifetime;
+    match wanted {
+        Some(wanted) if wanted != found => {
+            let text = |lifetime| if lifetime == Lifetime::Pod { "pod" } else { "process" };
+            let refusal = Refusal::new(Code::SetBroken);
+            Err(refusal.compared_with("lifetime of the set's buffers", text(wanted), text(found)))
+        }
+        _ => Ok(()),
     }
 }
 

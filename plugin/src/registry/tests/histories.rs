@@ -1,7 +1,8 @@
 //! Random histories: whatever happens in whatever order, the rules hold.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use gpu_handoff_policy::Orphans;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,8 +11,8 @@ use crate::journal::AliveBuffer;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Open { member: u32 },
-    Publish { who: usize, name: u8 },
-    PublishPart { who: usize, name: u8, total: u32, follow: bool, refused: bool },
+    Publish { who: usize, name: u8, lasts: bool },
+    PublishPart { who: usize, name: u8, total: u32, follow: bool, refused: bool, lasts: bool },
     AcquireSet { who: usize, name: u8, wait: bool },
     Timeline { who: usize },
     Ordered { who: usize, which: usize, seats: u32 },
@@ -30,8 +31,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     let (who, which) = (0_usize..8, 0_usize..8);
     prop_oneof![
         2 => (0_u32..3).prop_map(|member| Step::Open { member }),
-        4 => (who.clone(), 0_u8..3).prop_map(|(who, name)| Step::Publish { who, name }),
-        4 => (who.clone(), 0_u8..2, 1_u32..4, prop::bool::weighted(0.8), prop::bool::weighted(0.1)).prop_map(|(who, name, total, follow, refused)| Step::PublishPart { who, name, total, follow, refused }),
+        4 => (who.clone(), 0_u8..3, prop::bool::weighted(0.4)).prop_map(|(who, name, lasts)| Step::Publish { who, name, lasts }),
+        4 => (who.clone(), 0_u8..2, 1_u32..4, prop::bool::weighted(0.8), prop::bool::weighted(0.1), prop::bool::weighted(0.3)).prop_map(|(who, name, total, follow, refused, lasts)| Step::PublishPart { who, name, total, follow, refused, lasts }),
         2 => (who.clone(), 0_u8..2, any::<bool>()).prop_map(|(who, name, wait)| Step::AcquireSet { who, name, wait }),
         1 => who.clone().prop_map(|who| Step::Timeline { who }),
         2 => (who.clone(), which.clone(), 0_u32..3).prop_map(|(who, which, seats)| Step::Ordered { who, which, seats }),
@@ -123,20 +124,28 @@ pub(super) fn play(w: &mut World, seen: &mut Seen, step: &Step) {
             seen.sessions.push(session);
             seen.member.insert(session, member);
         }
-        Step::Publish { who, name } => {
+        Step::Publish { who, name, lasts } => {
             let Some(session) = pick(&seen.sessions, who) else { return };
             let mut vetted = published(w, seen, session);
             vetted.publication.facts.name = format!("name-{name}").parse().unwrap();
+            vetted.publication.facts.lifetime = lifetime(lasts);
             request(w, seen, session, Ask::Publish(vec![Ok(vetted)]));
         }
-        Step::PublishPart { who, name, total, follow, refused } => {
+        Step::PublishPart { who, name, total, follow, refused, lasts } => {
             let Some(session) = pick(&seen.sessions, who) else { return };
             let begun = seen.parts.get(&session).copied().filter(|_| follow);
             let (name, total, first) = begun.filter(|(_, t, f)| f < t).unwrap_or((name, total, 0));
             seen.parts.insert(session, (name, total, first + 1));
             let part = part(&format!("set-{name}"), total, first);
-            let item =
-                if refused { Err(Refusal::new(Code::NotGpuMemory)) } else { Ok(published(w, seen, session)) };
+            let item = match refused {
+                true => Err(Refusal::new(Code::NotGpuMemory)),
+                false => {
+                    let mut vetted = published(w, seen, session);
+                    // One that differs from the part before it is refused.
+                    vetted.publication.facts.lifetime = lifetime(lasts);
+                    Ok(vetted)
+                }
+            };
             request(w, seen, session, Ask::PublishSet(part, vec![item]));
         }
         Step::AcquireSet { who, name, wait } => {
@@ -204,8 +213,10 @@ pub(super) fn play(w: &mut World, seen: &mut Seen, step: &Step) {
             let Some(session) = pick(&seen.sessions, who) else { return };
             seen.forget(session);
             let reason = if died { EndReason::OwnerDied } else { EndReason::OwnerClosed };
+            let lasting = lasting(w);
             let sent = w.tell(Input::SessionEnded(session, reason));
             seen.observe(&sent);
+            assert_eq!(self::lasting(w), lasting, "what outlives a process does");
         }
         Step::Pass { millis } => {
             let sent = w.pass(Duration::from_millis(millis));
@@ -225,6 +236,16 @@ pub(super) fn play(w: &mut World, seen: &mut Seen, step: &Step) {
     }
 }
 
+const fn lifetime(lasts: bool) -> Lifetime {
+    if lasts { Lifetime::Pod } else { Lifetime::Process }
+}
+
+/// What takes leases and outlives its process.
+pub(super) fn lasting(w: &World) -> BTreeSet<BufferId> {
+    let live = w.registry.buffers.iter().filter(|(_, b)| b.lasts() && b.carrier.is_some());
+    live.map(|(id, _)| *id).collect()
+}
+
 /// Something to publish, of which the observer knows.
 fn published(w: &mut World, seen: &mut Seen, session: SessionId) -> Vetted {
     let vetted = w.vetted("name-0", descriptor());
@@ -238,6 +259,11 @@ pub(super) fn request(w: &mut World, seen: &mut Seen, session: SessionId, ask: A
     seen.unanswered.insert((session, w.next + 1));
     let (_, sent) = w.ask(session, ask);
     seen.observe(&sent);
+}
+
+/// A policy by which buffers may outlive their processes, and those that lease what is over are killed.
+pub(super) fn granting() -> Policy {
+    Policy { pod_lifetime_bytes: 1_000, orphans: Orphans::Kill, ..Policy::default() }
 }
 
 /// What must hold in every state.
@@ -280,6 +306,7 @@ pub(super) fn check(w: &World) {
             (buffers, leases, buffers * 100)
         );
     }
+    check_lasting(r);
     check_groups(r);
     check_reserved(r);
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
@@ -294,6 +321,24 @@ pub(super) fn check(w: &World) {
     let unclaimed = r.expected.leases.keys().filter(|lease| r.leases.contains_key(lease)).count();
     assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>() + unclaimed);
     check_journal(w);
+}
+
+/// What outlives its process is its member's alone, and the only one of its name that does.
+fn check_lasting(r: &Registry) {
+    for (id, member) in &r.members {
+        let of_member = r.buffers.iter().filter(|(_, b)| b.member == *id && b.lasts());
+        let found: BTreeSet<BufferId> = of_member.map(|(id, _)| *id).collect();
+        let (all, named) = member.lasting.parts();
+        assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), found);
+        assert!(found.iter().all(|id| r.buffers[id].owner.is_none()));
+        let live =
+            found.iter().map(|id| &r.buffers[id]).filter(|b| b.carrier.is_some() && b.info.set.is_none());
+        let names: BTreeMap<_, _> = live.map(|b| (&b.info.facts.name, b.info.id)).collect();
+        assert_eq!(named.into_iter().collect::<BTreeMap<_, _>>(), names, "one of each name");
+        let (bytes, staged) = (found.len() as u64 * 100, r.staging.lasting_bytes(*id));
+        assert_eq!(member.usage.pod_lifetime_bytes, bytes + staged);
+    }
+    assert!(r.sessions.values().all(|s| s.published.iter().all(|id| !r.buffers[id].lasts())));
 }
 
 /// A group holds what its members hold, and they all descriptors that there are.
@@ -316,10 +361,13 @@ fn check_reserved(r: &Registry) {
     for member in r.members.values() {
         let is_counted = |id| r.buffers.get(id).is_some_and(|b| r.members.contains_key(&b.member));
         let of_it = r.expected.buffers.iter().filter(|(id, b)| b.member == member.tag && !is_counted(*id));
-        let kept = of_it.fold((0, 0), |(count, bytes), (_, b)| (count + 1, bytes + b.bytes));
+        let kept = of_it.fold((0, 0, 0), |(count, bytes, lasting), (_, b)| {
+            (count + 1, bytes + b.bytes, lasting + if b.lasts { b.bytes } else { 0 })
+        });
         let leases = r.expected.leases.values().filter(|l| l.holder == member.tag).count() as u64;
         let (held, has) = (r.held_by(member).pod, member.usage);
-        assert_eq!((held.buffers - has.buffers, held.bytes - has.bytes), kept);
+        let lasting = held.pod_lifetime_bytes - has.pod_lifetime_bytes;
+        assert_eq!((held.buffers - has.buffers, held.bytes - has.bytes, lasting), kept);
         assert_eq!(held.leases - has.leases, leases);
     }
     assert!(!r.expected.buffers.is_empty() || r.expected.reserved.is_empty());
@@ -349,7 +397,7 @@ proptest! {
 
     #[test]
     fn every_history_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
-        let mut w = World::new(Policy::default());
+        let mut w = World::new(granting());
         let mut seen = Seen::default();
         for step in &steps {
             play(&mut w, &mut seen, step);

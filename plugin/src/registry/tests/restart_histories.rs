@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use gpu_handoff_protocol::receipt::{ReceiptBody, Subject};
 use proptest::prelude::*;
 
-use super::histories::{Seen, Step, check, pick, play, step};
+use super::histories::{Seen, Step, check, granting, lasting, pick, play, step};
 use super::restarts::{bare, buffer_receipt, lease_receipt, with_memory};
 use super::*;
 use crate::limits;
@@ -92,7 +92,7 @@ struct Play {
 impl Play {
     fn new() -> Self {
         Self {
-            w: World::new(Policy::default()),
+            w: World::new(granting()),
             seen: Seen::default(),
             given: HashMap::new(),
             connected: HashMap::new(),
@@ -154,9 +154,13 @@ impl Play {
         for (session, person) in &self.connected {
             let s = &sessions[session];
             let kept = |id: &&BufferId| self.w.told.kept[&MemberId(person.member)].contains_key(id);
+            let lasting = &self.w.registry.members[&MemberId(person.member)].lasting;
+            let of_it = |id: &BufferId| lasting.publisher(*id).is_some_and(|p| p.process == person.key);
+            let lasting: Vec<BufferId> = lasting.ids().filter(of_it).collect();
             let buffers: Vec<_> = s
                 .published
                 .iter()
+                .chain(&lasting)
                 .filter(kept)
                 .map(|id| buffer_receipt(&self.w, person.member, *id))
                 .collect();
@@ -338,7 +342,7 @@ proptest! {
         for step in &history {
             p.play(&Event::Usual(step.clone()));
         }
-        let before = p.belongings();
+        let (before, lasted) = (p.belongings(), lasting(&p.w));
         for _ in 0..kills {
             p.play(&Event::Kill);
         }
@@ -363,5 +367,6 @@ proptest! {
         p.seen.observe(&sent);
         check(&p.w);
         prop_assert_eq!(before, p.belongings(), "and it stays");
+        prop_assert_eq!(lasted, lasting(&p.w), "whoever published it");
     }
 }

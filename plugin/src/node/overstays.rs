@@ -1,0 +1,182 @@
+//! What is done to those that lease a buffer whose time is over, for longer than they may: by the policy of its namespace a
+//! process is killed, or its pod evicted.
+//!
+//! The broker names them, and is not believed: whether the policy says so is looked up here, and so is whether the process is
+//! of that member. Of a pod it is when the kernel has it in one of the pod's containers; where there are no containers, when it is
+//! wholly the member's user's, and that is neither root nor the daemon's. What is signalled is the pidfd that was looked at.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use gpu_handoff_policy::{Orphans, Policy};
+use gpu_handoff_protocol::SlotId;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::api::PostParams;
+use kube::core::Status;
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::identity::cgroup::Root;
+use crate::identity::{self, Process, ProcessKey};
+use crate::limits;
+use crate::members::Member;
+
+/// By this label an eviction says that it is of a pod on the node of whoever asks, and an admission policy holds it to that.
+const OWN_NODE: (&str, &str) = ("gpu-handoff.io/own-node", "only");
+
+/// The number of a command, and what came of it.
+pub(super) type Done = (u64, Result<(), String>);
+
+/// What it takes to see to them.
+pub(super) struct Overstays {
+    cgroup_root: Root,
+    /// The user that the daemon was started as.
+    daemon_user: u32,
+    api_server: Option<Client>,
+    evicting: JoinSet<(SlotId, Done)>,
+    /// The slots whose pods are being evicted: one request each at a time.
+    slots: BTreeSet<SlotId>,
+}
+
+impl fmt::Debug for Overstays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overstays").field("evicting", &self.slots).finish_non_exhaustive()
+    }
+}
+
+impl Overstays {
+    pub(super) fn new(cgroup_root: Root, api_server: Option<Client>) -> Self {
+        let daemon_user = rustix::process::geteuid().as_raw();
+        Self { cgroup_root, daemon_user, api_server, evicting: JoinSet::new(), slots: BTreeSet::new() }
+    }
+
+    /// Kills a process of a member.
+    pub(super) fn kill(
+        &self,
+        member: Option<&Member>,
+        policy: &Policy,
+        key: ProcessKey,
+    ) -> Result<(), String> {
+        let member = is_for(member, policy, Orphans::Kill)?;
+        let process = identity::reopen(key).map_err(|e| e.to_string())?;
+        self.is_of(member, &process)?;
+        warn!(slot = %member.slot, pod = %member.pod, %process, "killed: it leases a buffer whose time is over, and the policy says so");
+        process.kill().map_err(|e| e.to_string())
+    }
+
+    fn is_of(&self, member: &Member, process: &Process) -> Result<(), String> {
+        match (&member.containers, member.user) {
+            (Some(containers), _) => {
+                let pod = &member.uid;
+                identity::is_in(process, pod, containers, &self.cgroup_root).map_err(|refusal| refusal.to_string())
+            }
+            (None, Some(user)) if user != 0 && user != self.daemon_user => {
+                if process.is_wholly_of(user).map_err(|e| e.to_string())? {
+                    return Ok(());
+                }
+                Err(format!("the process is not wholly of user {user}, who speaks for the member"))
+            }
+            (None, _) => Err("which processes are the member's cannot be told: it has neither containers nor a user of its own".to_owned()),
+        }
+    }
+
+    /// Begins to evict the pod of a member, for the command `id`. Gives the answer where there will be no other.
+    pub(super) fn evict(&mut self, id: u64, member: Option<&Member>, policy: &Policy) -> Option<Done> {
+        let refused = |why: String| Some((id, Err(why)));
+        let member = match is_for(member, policy, Orphans::Evict) {
+            Ok(member) => member,
+            Err(why) => return refused(why),
+        };
+        let Some(client) = self.api_server.clone() else {
+            return refused("there is no API server to evict it by".to_owned());
+        };
+        if !self.slots.insert(member.slot.clone()) {
+            return refused("it is being evicted".to_owned());
+        }
+        let member = member.clone();
+        self.evicting.spawn(async move {
+            let asked = timeout(limits::EVICTION_TIME, evict(client, &member)).await;
+            let outcome = asked.unwrap_or_else(|_| {
+                Err(format!("the API server has not answered within {:?}", limits::EVICTION_TIME))
+            });
+            if outcome.is_ok() {
+                warn!(slot = %member.slot, pod = %member.pod, "evicted: it leases a buffer whose time is over, and the policy says so");
+            }
+            (member.slot, (id, outcome))
+        });
+        None
+    }
+
+    /// The next eviction that was asked for and answered. Never, where there is none. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Done {
+        loop {
+            match self.evicting.join_next().await {
+                Some(Ok((slot, done))) => {
+                    self.slots.remove(&slot);
+                    return done;
+                }
+                Some(Err(e)) if e.is_cancelled() => {}
+                Some(Err(e)) => warn!(error = %e, "an eviction broke off"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Answers nobody any more.
+    pub(super) fn abandon(&mut self) {
+        // With what has ended and was not told yet.
+        self.evicting = JoinSet::new();
+        self.slots.clear();
+    }
+}
+
+/// The member, where the policy says this of its namespace.
+fn is_for<'a>(member: Option<&'a Member>, policy: &Policy, wanted: Orphans) -> Result<&'a Member, String> {
+    let member = member.ok_or("no pod has this slot")?;
+    let found = policy.orphans_of(&member.pod.namespace);
+    if found == wanted {
+        return Ok(member);
+    }
+    Err(format!("the policy says {found} of namespace {}, not {wanted}", member.pod.namespace))
+}
+
+/// Asks for the eviction of that very pod. One that is gone is evicted.
+async fn evict(client: Client, member: &Member) -> Result<(), String> {
+    let (namespace, name) = (member.pod.namespace.as_str(), member.pod.name.as_str());
+    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let outcome: Result<Status, kube::Error> =
+        pods.create_subresource("eviction", name, &PostParams::default(), &eviction(member)).await;
+    match outcome {
+        Ok(_) => Ok(()),
+        // It is not there, or another pod has its name.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 429 => Err(format!("not now: {}", status.message)),
+        Err(kube::Error::Api(status)) => {
+            Err(format!("the API server says {}: {}", status.code, status.message))
+        }
+        Err(e) => Err(format!("the API server cannot be asked: {e}")),
+    }
+}
+
+fn eviction(member: &Member) -> Eviction {
+    let preconditions = Preconditions { uid: Some(member.uid.to_string()), ..Preconditions::default() };
+    Eviction {
+        metadata: ObjectMeta {
+            name: Some(member.pod.name.to_string()),
+            namespace: Some(member.pod.namespace.to_string()),
+            labels: Some([OWN_NODE].map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(DeleteOptions {
+            preconditions: Some(preconditions),
+            ..DeleteOptions::default()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
