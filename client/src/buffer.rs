@@ -153,7 +153,9 @@ impl<'a> Buffer<'a> {
         self
     }
 
-    /// The buffer outlives this process and ends with its pod (vmm only, where the policy grants bytes for it).
+    /// The buffer outlives this process and ends with its pod (vmm only, not published on a stream, where the policy grants bytes for it).
+    /// After a restart of its container the next process finds it by its name, as others do, and may retire it
+    /// ([`Client::retire`](crate::Client::retire)) or publish the name anew, which lets this one end with its last lease.
     #[must_use]
     pub fn outlives_process(mut self) -> Self {
         self.lifetime = Lifetime::Pod;

@@ -24,7 +24,7 @@ const ENVELOPE_BYTES: usize = 64;
 /// A buffer that others can acquire now.
 ///
 /// Dropping this ends nothing: the buffer stays until it is [retired](Self::retire), until a policy of the node ends
-/// it, or until the connection ends.
+/// it, or until the connection ends; one that [outlives its process](Buffer::outlives_process), until its pod does.
 #[derive(Debug)]
 pub struct Published {
     shared: Arc<Shared>,
@@ -128,7 +128,7 @@ impl Published {
     /// Asks the node to retire it.
     pub(crate) fn begin_to_retire(&self, deadline: Duration) -> Result<Pending<'_>, Fault> {
         check_deadline(deadline)?;
-        self.shared.connection.start(ClientBody::Retire { id: self.taken.receipt.id, deadline })
+        self.shared.connection.start(ClientBody::Retire { id: self.id(), deadline })
     }
 
     /// Waits until it is retired. Gives the number of leases that were left.
@@ -160,6 +160,24 @@ fn check_deadline(deadline: Duration) -> Result<(), Fault> {
 }
 
 impl Client {
+    /// Retires a buffer that [outlives its process](Buffer::outlives_process) and that another process of this pod
+    /// published: one that is gone by now, mostly. Gives the number of leases that are left.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`]: it has ended already, it is another pod's or ends with its process (`NOT_OWNER`), or the deadline is
+    /// over its limit.
+    pub fn retire(&self, id: BufferId, deadline: Duration) -> Result<u32, ClientError> {
+        let retire = || {
+            check_deadline(deadline)?;
+            let pending = self.shared.connection.start(ClientBody::Retire { id, deadline })?;
+            match pending.answer(after(limits::ANSWER))? {
+                BrokerBody::Retired(outcome) => Ok(outcome?),
+                _ => Err(Fault::unexpected("the outcome of a retire")),
+            }
+        };
+        retire().map_err(|fault: Fault| fault.while_doing("retire", id))
+    }
+
     /// Publishes a buffer, so that the other members of the group can acquire it.
     ///
     /// ```no_run

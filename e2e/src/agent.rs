@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
-use gpu_handoff_client::{Acquire, BufferId, Client, ClientError, Lease, LeaseState, Published, Watch};
+use gpu_handoff_client::{
+    Acquire, Buffer, BufferId, Client, ClientError, Lease, LeaseState, Published, Watch,
+};
 use gpu_handoff_cuda::{PrimaryContext, VmmAllocation};
 
 pub mod churn;
@@ -106,7 +108,14 @@ impl Agent {
                 Answer::Done { us: 0.0 }
             }
             Command::Export { memory } => Answer::Done { us: self.memory_mut(&memory)?.export()? },
-            Command::Publish { memory, name } => self.publish(&memory, name)?,
+            Command::Publish { memory, name } => self.publish(&memory, name, |buffer| buffer)?,
+            Command::PublishLasting { memory, name } => {
+                self.publish(&memory, name, |buffer| buffer.outlives_process())?
+            }
+            Command::RetireId { id, deadline_ms } => {
+                let (id, deadline) = (id.parse::<BufferId>()?, Duration::from_millis(deadline_ms));
+                Answer::Retired { leases: self.client()?.retire(id, deadline)? }
+            }
             Command::PublishMany { first, count, bytes, metadata_bytes } => {
                 self.make_context_current()?;
                 let client = self.client()?;
@@ -224,9 +233,14 @@ impl Agent {
         Ok(Answer::Done { us: us_since(begin) })
     }
 
-    fn publish(&mut self, memory: &str, name: String) -> anyhow::Result<Answer> {
+    fn publish(
+        &mut self,
+        memory: &str,
+        name: String,
+        how: fn(Buffer<'_>) -> Buffer<'_>,
+    ) -> anyhow::Result<Answer> {
         let memory = self.memory.get(memory).ok_or_else(|| anyhow::anyhow!("no memory {memory}"))?;
-        let buffer = memory.as_buffer(&name)?;
+        let buffer = how(memory.as_buffer(&name)?);
         let (began_ns, begin) = (now_ns(), Instant::now());
         let published = self.client()?.publish(buffer)?;
         let us = us_since(begin);

@@ -46,6 +46,20 @@ pub enum Command {
         /// Under which name.
         name: String,
     },
+    /// Publish memory that outlives this process.
+    PublishLasting {
+        /// Which.
+        memory: String,
+        /// Under which name.
+        name: String,
+    },
+    /// Retire a buffer that another process of the pod published.
+    RetireId {
+        /// Which.
+        id: String,
+        /// How long its holders may keep their leases, in milliseconds.
+        deadline_ms: u64,
+    },
     /// Make many pieces of exportable memory, and publish each under the next name of [`many::name`](super::many::name).
     PublishMany {
         /// The number of the first.

@@ -6,5 +6,6 @@
 
 mod flood;
 mod forged;
+mod lasting;
 mod stage;
 mod whole;

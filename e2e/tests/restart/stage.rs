@@ -24,9 +24,14 @@ const WORD: u32 = 0x0bad_cafe;
 
 /// A node for the pods `producer`, `consumer` and `other`, all of one group.
 pub(crate) fn node() -> anyhow::Result<Node> {
+    node_with(&serde_json::json!({ "legacy": "within-namespace" }))
+}
+
+/// The same, with this policy.
+pub(crate) fn node_with(policy: &serde_json::Value) -> anyhow::Result<Node> {
     let member = |pod| Member { pod, group: "group" };
     let members = [member("producer"), member("consumer"), member("other")];
-    Node::start(&Folder::shared()?, Arc::new(Gpu::simulated(&Folder::shared()?)?), &members)
+    Node::start_with(&Folder::shared()?, Arc::new(Gpu::simulated(&Folder::shared()?)?), &members, policy)
 }
 
 /// `kill -9` of the broker; the node starts another, which serves when this comes back.

@@ -104,8 +104,17 @@ impl Registry {
         let granted = outcome.is_ok();
         self.reply(session, request, BrokerBody::Retired(outcome));
         if granted {
-            self.end_buffer(id, EndReason::Retired, until, now);
+            self.retire_known(id, until, now);
         }
+    }
+
+    /// Retires a buffer that is there, or known from a lease: then it is not waited for any more.
+    pub(super) fn retire_known(&mut self, id: BufferId, until: Option<Instant>, now: Instant) {
+        if self.buffers.get(&id).is_some_and(|b| b.is_awaited()) {
+            self.expected.buffer_settled(id);
+            self.waits.buffer_settled(id);
+        }
+        self.end_buffer(id, EndReason::Retired, until, now);
     }
 
     /// Only the owner retires, and only once: of what outlives its process, any process of its pod. Answers with the leases left.

@@ -59,7 +59,7 @@ impl Registry {
             sessions.into_iter().filter_map(of_session).flatten().chain(lasting).collect();
         for id in published {
             if self.buffers.get(&id).is_some_and(|buffer| buffer.ending.is_none()) {
-                self.end_buffer(id, EndReason::Retired, Some(until), now);
+                self.retire_known(id, Some(until), now);
             }
         }
     }

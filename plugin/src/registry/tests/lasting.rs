@@ -129,6 +129,31 @@ fn a_restart_finds_it_though_no_process_of_its_pod_lives() {
 }
 
 #[test]
+fn one_that_is_known_from_a_lease_alone_is_retired_and_does_not_come_back() {
+    for by_deletion in [false, true] {
+        let mut w = World::new(granting());
+        let first = w.open(0, 1);
+        let id = w.publish_lasting(first, "weights").unwrap().id;
+        let receipt = buffer_receipt(&w, 0, id);
+        let sibling = w.open(0, 1);
+        let grant = w.acquire(sibling, by_id(id)).unwrap();
+        let process = w.registry.sessions[&sibling].facts.process;
+        let lease = super::restarts::lease_receipt(&w, 0, process, &grant);
+        w.restart();
+        let sibling = w.open_as(0, 1, process);
+        w.claim(sibling, super::restarts::bare(&lease)).unwrap();
+        match by_deletion {
+            true => drop(w.tell(Input::MemberEnding(MemberId(0), w.now + Duration::from_secs(1)))),
+            false => assert_eq!(w.retire(sibling, id, None), Ok(1)),
+        }
+        super::histories::check(&w);
+        assert_eq!(code(w.offer(0, with_memory(&receipt))), Code::Retired);
+        assert_eq!(w.release(sibling, grant.lease), Ok(()));
+        assert_eq!(w.registry.counts(), (0, 0, 1));
+    }
+}
+
+#[test]
 fn what_comes_back_late_does_not_take_its_successors_place() {
     for successor_lasts in [true, false] {
         let mut w = World::new(granting());
