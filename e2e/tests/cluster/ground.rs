@@ -124,6 +124,13 @@ impl Ground {
         run(&script, command).await
     }
 
+    /// Somebody else at the API, by a token.
+    pub(crate) async fn as_whoever_has(&self, token: &str) -> anyhow::Result<Client> {
+        let mut config = configuration(&self.folder.join("kubeconfig")).await?;
+        config.auth_info = serde_json::from_value(serde_json::json!({ "token": token }))?;
+        Ok(Client::try_from(config)?)
+    }
+
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
@@ -179,10 +186,15 @@ pub(crate) async fn look_until<T>(
     }
 }
 
-async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
+async fn configuration(kubeconfig: &Path) -> anyhow::Result<Config> {
     let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     config.connect_timeout = Some(REQUEST);
+    Ok(config)
+}
+
+async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let config = configuration(kubeconfig).await?;
     let client = Client::try_from(config)?;
     client.apiserver_version().await.context("ask the API for its version")?;
     Ok(client)

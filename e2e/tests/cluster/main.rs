@@ -28,6 +28,7 @@ mod lifecycle;
 mod matrix;
 mod members;
 mod members_gpus;
+mod orphans;
 mod plan;
 mod play;
 mod pods;
@@ -35,6 +36,7 @@ mod product;
 mod program;
 mod report;
 mod restarts;
+mod rights;
 mod scene;
 
 use std::process::ExitCode;
@@ -73,6 +75,8 @@ fn main() -> ExitCode {
         restarts::all(),
         lifecycle::all(),
         latency::all(),
+        orphans::all(),
+        rights::all(),
         matrix::all(),
     ]
     .into_iter()

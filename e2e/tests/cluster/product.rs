@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery;
 use kube::runtime::wait::conditions;
@@ -13,20 +13,26 @@ use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
+use crate::ground::{Ground, look_until};
 use crate::scene::await_in;
 
 const MANIFESTS: &str = include_str!("../../../manifests/gpu-handoff.yaml");
 
 /// Its namespace, and what is there.
 pub(crate) const NAMESPACE: &str = "gpu-handoff";
-const PLUGIN: &str = "gpu-handoff-plugin";
+pub(crate) const PLUGIN: &str = "gpu-handoff-plugin";
+const POLICY: &str = "gpu-handoff-policy";
+/// What the daemon logs when a policy is in force.
+const GOES_BY: &str = "another policy is in force";
 const LABELS: &str = "app.kubernetes.io/name=gpu-handoff,app.kubernetes.io/component=plugin";
 /// Its program, as this checkout has it.
 pub(crate) const IMAGE: &str = "e2e.local/plugin:1";
 
 /// Who applies it.
 const MANAGER: &str = "gpu-handoff-e2e";
+
+/// How long it may take until another policy is in force.
+const CHANGED: Duration = Duration::from_secs(120);
 
 /// How long it may take until the daemon serves.
 const READY: Duration = Duration::from_secs(60);
@@ -59,12 +65,53 @@ fn daemons(ground: &Ground) -> Api<DaemonSet> {
     Api::namespaced(ground.client.clone(), NAMESPACE)
 }
 
+/// Has the daemon go by this policy, and waits until it does. Of scenarios that have the cluster alone: there is one policy.
+pub(crate) async fn go_by(ground: &Ground, policy: &Value) -> anyhow::Result<()> {
+    let before = count_in_log(ground, GOES_BY).await?;
+    let text = serde_yaml::to_string(policy)?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": POLICY, "namespace": NAMESPACE },
+        "data": { "policy.yaml": text },
+    });
+    apply(&ground.client, map).await?;
+    // The kubelet looks at the ConfigMap when something is new about the pod, and else once a minute.
+    let touched = json!({ "metadata": { "annotations": { "e2e.local/policy": before.to_string() } } });
+    for pod in pods(ground).await? {
+        let name = pod.metadata.name.unwrap_or_default();
+        plugin_pods(ground).patch(&name, &PatchParams::default(), &Patch::Merge(&touched)).await?;
+    }
+    look_until(CHANGED, "another policy is in force", async || {
+        Ok((count_in_log(ground, GOES_BY).await? > before).then_some(()))
+    })
+    .await
+}
+
+/// How often the daemon has written this to its log.
+pub(crate) async fn count_in_log(ground: &Ground, text: &str) -> anyhow::Result<usize> {
+    let mut count = 0;
+    for pod in pods(ground).await? {
+        let name = pod.metadata.name.unwrap_or_default();
+        let log = plugin_pods(ground).logs(&name, &LogParams::default()).await?;
+        count += log.lines().filter(|line| line.contains(text)).count();
+    }
+    Ok(count)
+}
+
+/// The daemon's pods.
+pub(crate) async fn pods(ground: &Ground) -> anyhow::Result<Vec<Pod>> {
+    let there = plugin_pods(ground).list(&ListParams::default().labels(LABELS)).await?;
+    ensure!(!there.items.is_empty(), "the plugin has no pod");
+    Ok(there.items)
+}
+
+fn plugin_pods(ground: &Ground) -> Api<Pod> {
+    Api::namespaced(ground.client.clone(), NAMESPACE)
+}
+
 /// Deletes the daemon's pod; another one comes.
 pub(crate) async fn delete_pod(ground: &Ground) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(ground.client.clone(), NAMESPACE);
-    let of_it = ListParams::default().labels(LABELS);
-    let there = pods.list(&of_it).await?;
-    ensure!(!there.items.is_empty(), "the plugin has no pod");
+    let there = self::pods(ground).await?;
+    let pods = plugin_pods(ground);
     for pod in there {
         let (name, uid) = (pod.metadata.name.unwrap_or_default(), pod.metadata.uid.unwrap_or_default());
         pods.delete(&name, &DeleteParams::default()).await?;
