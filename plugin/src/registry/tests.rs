@@ -36,6 +36,7 @@ mod restart_sets;
 mod restart_times;
 mod restart_today;
 mod restarts;
+mod rules;
 mod sets;
 mod sight;
 mod stories;

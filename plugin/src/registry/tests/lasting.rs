@@ -146,7 +146,7 @@ fn one_that_is_known_from_a_lease_alone_is_retired_and_does_not_come_back() {
             true => drop(w.tell(Input::MemberEnding(MemberId(0), w.now + Duration::from_secs(1)))),
             false => assert_eq!(w.retire(sibling, id, None), Ok(1)),
         }
-        super::histories::check(&w);
+        super::rules::check(&w);
         assert_eq!(code(w.offer(0, with_memory(&receipt))), Code::Retired);
         assert_eq!(w.release(sibling, grant.lease), Ok(()));
         assert_eq!(w.registry.counts(), (0, 0, 1));

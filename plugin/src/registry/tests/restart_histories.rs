@@ -6,8 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use gpu_handoff_protocol::receipt::{ReceiptBody, Subject};
 use proptest::prelude::*;
 
-use super::histories::{Seen, Step, check, granting, lasting, pick, play, step};
+use super::histories::{Seen, Step, granting, lasting, pick, play, step};
 use super::restarts::{bare, buffer_receipt, lease_receipt, with_memory};
+use super::rules::check;
 use super::*;
 use crate::limits;
 
