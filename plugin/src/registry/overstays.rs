@@ -55,6 +55,13 @@ impl Overstays {
         }
     }
 
+    /// What it waits for, for the tests' checks.
+    #[cfg(test)]
+    pub(super) fn ids(&self) -> BTreeSet<BufferId> {
+        assert!(self.due.iter().all(|(at, id)| self.of[id].at == *at) && self.due.len() == self.of.len());
+        self.of.keys().copied().collect()
+    }
+
     /// Those that it is time to look at, which are looked at again later.
     fn take_due(&mut self, now: Instant) -> HashSet<BufferId> {
         if self.next_deadline().is_none_or(|at| at > now) {

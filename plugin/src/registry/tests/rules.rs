@@ -46,6 +46,7 @@ pub(super) fn check(w: &World) {
         );
     }
     check_lasting(r);
+    check_overstays(r);
     check_groups(r);
     check_reserved(r);
     let live = r.buffers.values().filter(|b| b.carrier.is_some()).count();
@@ -60,6 +61,13 @@ pub(super) fn check(w: &World) {
     let unclaimed = r.expected.leases.keys().filter(|lease| r.leases.contains_key(lease)).count();
     assert_eq!(r.leases.len(), r.sessions.values().map(|s| s.leases.len()).sum::<usize>() + unclaimed);
     check_journal(w);
+}
+
+/// Just those buffers are looked at that end while they are leased, and that somebody is to let go of.
+fn check_overstays(r: &Registry) {
+    let is_over = |b: &super::super::Buffer| b.ending.is_some_and(|e| e.reason() != EndReason::Superseded);
+    let over = r.buffers.iter().filter(|(_, b)| is_over(b)).map(|(id, _)| *id);
+    assert_eq!(r.overstays.ids(), over.collect());
 }
 
 /// What outlives its process is its member's alone, and the only one of its name that does.
