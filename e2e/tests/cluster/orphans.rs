@@ -182,7 +182,7 @@ async fn ends_with_its_pod(scene: &Scene<'_>, other: &mut App) -> anyhow::Result
     let deleted = pods.delete("producer", &DeleteParams::default()).await?.left();
     let uid = deleted.and_then(|pod| pod.metadata.uid).context("a pod has a UID")?;
     await_in(&pods, "producer", "it is gone", ENDED, conditions::is_deleted(&uid)).await?;
-    members::is_not_there(other, By::Name("lasting".to_owned())).await
+    members::is_not_there(other, By::Name("lasting".to_owned())).await.map(drop)
 }
 
 async fn publish_lasting(app: &mut App, name: &str) -> anyhow::Result<String> {

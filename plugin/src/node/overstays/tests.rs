@@ -96,8 +96,11 @@ async fn a_process_of_the_members_user_is_killed_and_no_other_in_its_place() {
     assert!(node().kill(Some(&holder), &kills, key).is_err(), "it is gone");
 }
 
-/// An API server that answers evictions with this, and what it was asked.
-fn api_server(code: u16, message: &str) -> (Client, Arc<Mutex<Vec<(String, Value)>>>) {
+/// What an API server was asked.
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// One that answers evictions with this.
+fn api_server(code: u16, message: &str) -> (Client, Asked) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
     let answer = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": message,
