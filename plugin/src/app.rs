@@ -15,6 +15,7 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::socket::SeqListener;
 use gpu_handoff_protocol::{BootTag, Instance};
 use gpu_handoff_sys::filter::{self, Held};
+use gpu_handoff_sys::random::random;
 use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -157,9 +158,7 @@ fn boot_clock() -> BootClock {
 }
 
 fn draw_instance() -> anyhow::Result<Instance> {
-    let mut random = [0; Instance::BYTES];
-    getrandom::fill(&mut random).context("the kernel gives no random numbers")?;
-    Ok(Instance::from_bytes(random))
+    Ok(Instance::from_bytes(random().context("the kernel gives no random numbers")?))
 }
 
 /// Waits for tasks and threads, but not for ever: a lane may be stuck in a stranger's descriptor.

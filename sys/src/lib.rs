@@ -10,6 +10,7 @@
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
 //! | starting a process without any privilege | [`unprivileged`] |
 //! | a filter of a process's own system calls | `filter` |
+//! | random numbers | `random` |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
@@ -23,6 +24,8 @@ pub mod options;
 pub mod peer;
 pub mod pidfs;
 pub mod processes;
+#[cfg(feature = "random")]
+pub mod random;
 pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;

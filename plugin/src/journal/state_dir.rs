@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gpu_handoff_protocol::BootTag;
+use gpu_handoff_sys::random::random;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use tracing::info;
@@ -140,8 +141,7 @@ impl Files<'_> {
     }
 
     fn make_key(self, boot: BootTag) -> io::Result<NodeKey> {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        let key: [u8; 32] = random()?;
         let mut file = self.create(NEXT_KEY)?;
         file.write_all(&[KEY_MAGIC.as_slice(), &boot.0.to_be_bytes(), &key].concat())?;
         self.rename(NEXT_KEY, KEY)?;

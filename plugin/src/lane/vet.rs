@@ -17,6 +17,7 @@ use std::time::Instant;
 use gpu_handoff_policy::Quota;
 use gpu_handoff_protocol::message::{Carrier, Publication};
 use gpu_handoff_protocol::{BootTag, BufferFacts, BufferId, Code, Refusal};
+use gpu_handoff_sys::random::random;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -214,8 +215,7 @@ async fn check(facts: &BufferFacts, fd: &Arc<OwnedFd>, inspector: &Inspector) ->
 }
 
 fn draw_id(boot: BootTag) -> Result<BufferId, Refusal> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| {
+    let random = random().map_err(|e| {
         Refusal::new(Code::WorkerFailed)
             .compared_with("random bits", "128", e)
             .with_remedy("publish again; if it stays, the node's kernel gives no random numbers")

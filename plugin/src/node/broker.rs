@@ -190,7 +190,7 @@ fn first_words(
         awake: config.awake,
         daemon_user: rustix::process::geteuid().as_raw(),
     };
-    let policy = Arc::new(super::policy::packed(slots.policy())?);
+    let policy = Arc::new(super::policy::packed(&slots.policy())?);
     let setup = (FromNode::Setup(setup), vec![Arc::clone(&place.state), Arc::clone(&place.lock), policy]);
     let (members, beside) = slots.first_words(Instant::now());
     let begin = (FromNode::Begin, Vec::new());

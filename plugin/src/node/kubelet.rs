@@ -56,7 +56,7 @@ impl Kubelet {
         let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
         info!(node = config.node, root = %config.root.display(), members = volumes.len(), "serving the kubelet");
         let (teller, seen) = Teller::new();
-        let membership = Membership::new(changes, events, records, volumes, teller);
+        let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
         let membership = membership.finding_out(asker, service.topology());
         let (stop, stopped) = watch::channel(false);

@@ -15,9 +15,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::pin;
+use std::sync::Arc;
 
 use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
 use gpu_handoff_kubelet::pods::PodFacts;
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -49,6 +51,7 @@ pub(super) use volume::Volume;
 #[derive(Debug)]
 pub(super) struct Membership {
     changes: mpsc::Sender<Change>,
+    policies: watch::Receiver<Arc<Policy>>,
     events: Events,
     records: Records,
     /// By the volume's id.
@@ -89,6 +92,7 @@ impl Membership {
         events: Events,
         records: Records,
         volumes: Vec<Volume>,
+        policies: watch::Receiver<Arc<Policy>>,
         seen: Teller,
     ) -> Self {
         let served = |volume: Volume| {
@@ -99,6 +103,7 @@ impl Membership {
         Self {
             changes,
             events,
+            policies,
             records,
             volumes,
             pods: HashMap::new(),
@@ -241,6 +246,9 @@ impl Membership {
             return Err(Refusal::NotYet(not_known(publish)));
         };
         let volume = Volume::of(publish, pod)?;
+        // The kubelet asks again: another policy may let it in.
+        let invited = self.policies.borrow().may_be_member(&volume.member().party());
+        invited.map_err(|refusal| Refusal::Invalid(refusal.to_string()))?;
         if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
             return Err(Refusal::Invalid(format!(
                 "the pod has a slot already, as volume {:?}: one is enough for all of its containers",

@@ -120,11 +120,11 @@ impl Service {
             }
             Command::Kill { slot, pid, started, pidfs_inode } => {
                 let key = ProcessKey { pid: *pid, started: *started, pidfs_inode: *pidfs_inode };
-                let outcome = self.overstays.kill(slots.member(slot), slots.policy(), key);
+                let outcome = self.overstays.kill(slots.member(slot), &slots.policy(), key);
                 Some(Reply::new(id, outcome.map(|()| Answer::Killed)))
             }
             Command::Evict { slot } => {
-                let evicted = self.overstays.evict(id, slots.member(slot), slots.policy());
+                let evicted = self.overstays.evict(id, slots.member(slot), &slots.policy());
                 evicted.map(|(id, outcome)| Reply::new(id, outcome.map(|()| Answer::Evicted)))
             }
         }

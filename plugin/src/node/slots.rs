@@ -80,7 +80,8 @@ pub(super) struct Slots {
     serving: watch::Sender<bool>,
     /// What the node's status tells of each.
     seen: watch::Sender<BTreeMap<SlotId, Seen>>,
-    policy: Arc<Policy>,
+    /// The one that is in force.
+    policy: watch::Sender<Arc<Policy>>,
 }
 
 /// What the node's status tells of a slot.
@@ -113,7 +114,7 @@ pub(super) type Word = (FromNode, Vec<Arc<OwnedFd>>);
 impl Slots {
     /// None yet. Members that come and go, and other policies, are told of through what comes along.
     pub(super) fn new(run_dir: &Path, policy: Policy) -> (Self, mpsc::Sender<Change>) {
-        let policy = Arc::new(policy);
+        let policy = watch::Sender::new(Arc::new(policy));
         let (changes, told) = mpsc::channel(limits::NODE_NEWS);
         (
             Self {
@@ -168,8 +169,13 @@ impl Slots {
     }
 
     /// The policy that is in force.
-    pub(super) fn policy(&self) -> &Policy {
-        &self.policy
+    pub(super) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.borrow())
+    }
+
+    /// The policy that is in force, whenever it becomes another one.
+    pub(super) fn policies(&self) -> watch::Receiver<Arc<Policy>> {
+        self.policy.subscribe()
     }
 
     /// The next change, when there is one. Safe to cancel.
@@ -213,8 +219,8 @@ impl Slots {
                 Some((FromNode::HeldBack { slot, with }, Vec::new()))
             }
             Change::Policy(policy) => {
-                self.policy = policy;
-                match packed(&self.policy) {
+                self.policy.send_replace(Arc::clone(&policy));
+                match packed(&policy) {
                     Ok(file) => Some((FromNode::Policy, vec![Arc::new(file)])),
                     Err(e) => {
                         error!(error = %e, "the broker could not be told of another policy: it goes by the one before it until its next start");

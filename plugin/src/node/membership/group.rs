@@ -20,12 +20,5 @@ pub(super) fn of(pod: &PodFacts, namespace: &Namespace) -> Result<GroupKey, Stri
             "the pod has a volume of {DRIVER}, but names no group: annotate it with `{DRIVER}/group: NAME`, when it is created"
         ));
     };
-    // What may be exchanged between namespaces is the policy's to say, and this version's says nothing of that.
-    if wishes.group.namespace != *namespace {
-        return Err(format!(
-            "the group {} is of another namespace than the pod, {namespace}, and the policy of this node does not let pods exchange across namespaces",
-            wishes.group
-        ));
-    }
     Ok(wishes.group)
 }

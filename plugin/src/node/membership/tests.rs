@@ -20,6 +20,7 @@ struct Ground {
     done: mpsc::Receiver<Change>,
     seen: watch::Receiver<Seen>,
     told: mpsc::Receiver<Notice>,
+    policy: watch::Sender<Arc<Policy>>,
 }
 
 impl Ground {
@@ -33,10 +34,11 @@ fn ground() -> Ground {
     let run_dir = tempfile::tempdir().unwrap();
     let (changes, done) = mpsc::channel(64);
     let records = Records::open(run_dir.path()).unwrap();
+    let (policy, policies) = watch::channel(Arc::default());
     let (teller, seen) = Teller::new();
     let (events, told) = Events::for_test();
-    let membership = Membership::new(changes, events, records, Vec::new(), teller);
-    Ground { run_dir, membership, done, told, seen }
+    let membership = Membership::new(changes, events, records, Vec::new(), policies, teller);
+    Ground { run_dir, membership, done, told, seen, policy }
 }
 
 impl Ground {
@@ -134,7 +136,7 @@ async fn what_cannot_be_a_member_is_refused_with_the_reason() {
         (&[("group-from-label", "none")], "GROUP_LABEL_MISSING"),
         (&[("group", "Not A Name")], "BAD_VALUE"),
         (&[("gruop", "a")], "UNKNOWN_ANNOTATION"),
-        (&[("group", "others/weights")], "of another namespace"),
+        (&[("group", "others/weights")], "group: wanted one of namespace team, or a rule"),
     ];
     for (annotations, reason) in cases {
         let mut ground = ground();
@@ -153,6 +155,18 @@ async fn what_cannot_be_a_member_is_refused_with_the_reason() {
     assert!(matches!(ground.ask(forged).await, Some(Err(Refusal::Invalid(_)))));
     assert_eq!(ground.ask(ground.publish("csi-1")).await, Some(Ok(())));
     assert_eq!(served_volume(&ground).group.to_string(), "team/train");
+}
+
+#[tokio::test]
+async fn a_guest_of_another_namespaces_group_comes_when_the_policy_lets_it_in() {
+    let mut ground = ground();
+    ground.hear(added(pod(&[("group", "others/weights")]))).await;
+    assert!(matches!(ground.ask(ground.publish("csi-1")).await, Some(Err(Refusal::Invalid(_)))));
+    let rule = "version: gpu-handoff.io/v1\nexchange:\n- {name: guests, publish: [{namespaces: [others], groups: [weights]}], \
+                acquire: [{namespaces: [team], groups: [others/weights]}]}\n";
+    ground.policy.send_replace(Arc::new(Policy::read(rule).unwrap()));
+    assert_eq!(ground.ask(ground.publish("csi-1")).await, Some(Ok(())));
+    assert_eq!(served_volume(&ground).group.to_string(), "others/weights");
 }
 
 #[tokio::test]
