@@ -78,5 +78,6 @@ resolvConf: ""
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 volumePluginDir: /var/lib/kubelet/volume-plugins # which it makes
+staticPodPath: $folder/static-pods
 YAML
 }

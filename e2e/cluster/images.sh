@@ -4,6 +4,7 @@
 #
 #   e2e.local/plugin:1    the node daemon               the product's, from its Dockerfile: for them it takes buildah
 #   e2e.local/sidecar:1   the sidecar and the command
+#   e2e.local/taken-over:1  the node daemon of a build whose broker does what it is told: what one that was taken over can do
 #   e2e.local/apps:1      what tests start as applications, with busybox and the plugin, whose survey says what a driver sees
 #
 # Beside them it lays simcuda/, the simulated driver with a program that calls it, for GPUs=simulated, and id, which names the state of
@@ -19,11 +20,15 @@ if [[ -n ${GPU_HANDOFF_E2E_IMAGES:-} ]]; then # they are packed
 fi
 bin=$(bin_folder)
 cd "$here/../.."
-cargo build --release --workspace --bins --lib
 target=${link%/*}
 stripped=$(mktemp -d)
 out=$link.partial.$$
 trap 'rm -rf "$stripped" "$out"' EXIT
+# First, and put aside: what is built after it takes its place, and goes into the other images.
+cargo build --release --locked -p gpu-handoff-plugin -p gpu-handoff-sidecar -p gpu-handoff-cli --bin gpu-handoff-plugin \
+    --features gpu-handoff-plugin/taken-over
+strip -o "$stripped/taken-over" "$target/release/gpu-handoff-plugin"
+cargo build --release --workspace --bins --lib
 product=$stripped/product
 "$here/../../images/rootfs.sh" "$product"
 
@@ -53,13 +58,20 @@ else
     echo "images e2e.local/plugin:1 and e2e.local/sidecar:1 are not made: there is no builder (apt-get install buildah)"
 fi
 # The plugin and the command with their libraries, also those of the driver.
-plugin=()
-while read -r file; do plugin+=(--file "$product/plugin/$file:/$file"); done < <(find "$product/plugin" -type f -printf '%P\n')
+plugin=() libraries=()
+while read -r file; do
+    plugin+=(--file "$product/plugin/$file:/$file")
+    [[ $file == bin/* ]] || libraries+=(--file "$product/plugin/$file:/$file")
+done < <(find "$product/plugin" -type f -printf '%P\n')
 shell=(--file "$bin/busybox:/bin/busybox" --link /bin/busybox:/bin/sh)
 for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm sleep stat tail test timeout touch wc; do
     shell+=(--link "/bin/busybox:/bin/$applet")
 done
-image apps agent rough conformance simcuda-dump simcuda-fault -- "${plugin[@]}" "${shell[@]}"
+image apps agent rough intruder conformance simcuda-dump simcuda-fault -- "${plugin[@]}" "${shell[@]}"
+
+"$here/image.py" "$out/taken-over.tar" e2e.local/taken-over:1 --file "$stripped/taken-over:/bin/gpu-handoff-plugin" "${libraries[@]}" \
+    --entrypoint /bin/gpu-handoff-plugin
+made taken-over
 
 id=$(cd "$out" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 echo "$id" > "$out/id"

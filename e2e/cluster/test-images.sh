@@ -48,6 +48,7 @@ look_at() {
     expect "the files of $image" "$(files_of "$work/$image/root")" "$programs"
     expect "the user of $image" "$(configured "$work/$image" User)" "$user"
     expect "what $image starts" "$(configured "$work/$image" Entrypoint)" "[\"/bin/gpu-handoff-$image\"]"
+    if grep -rqF "$mark" "$work/$image/root"; then fail "$image can be told to be a broker that was taken over"; fi
     version=$(configured "$work/$image" Labels org.opencontainers.image.version)
     expect "the version of $image" "$(chroot --userspec="$user" "$work/$image/root" "/bin/gpu-handoff-$image" --version)" \
         "gpu-handoff-$image $version"
@@ -64,6 +65,9 @@ this_machine() {
         --env "PATH=$sysroot/bin:/usr/bin:/bin" --env "CARGO_HOME=$cargo_home" --env "CARGO_TARGET_DIR=$target" \
         --env CARGO_NET_OFFLINE=true
 }
+
+mark=$(sed -n 's/^const MARK: &str = "\(.*\)";/\1/p' "$root/plugin/src/taken_over.rs")
+[[ -n $mark ]] || fail "a build whose broker was taken over has no mark"
 
 step "the product's images, with the programs of this checkout"
 "$root/images/rootfs.sh" "$work/built"

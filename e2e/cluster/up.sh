@@ -163,7 +163,7 @@ lock_machine
 take_folder
 take_options
 trap undo ERR EXIT
-mkdir -p "$folder"/{log,pki,cni,var-lib,var-log}
+mkdir -p "$folder"/{log,pki,cni,static-pods,var-lib,var-log}
 chmod 700 "$folder"
 take_address
 boot_id=$(cat /proc/sys/kernel/random/uuid)

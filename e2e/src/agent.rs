@@ -116,6 +116,11 @@ impl Agent {
                 let (id, deadline) = (id.parse::<BufferId>()?, Duration::from_millis(deadline_ms));
                 Answer::Retired { leases: self.client()?.retire(id, deadline)? }
             }
+            Command::PublishRange { memory, name, offset, bytes, word } => {
+                self.memory_mut(&memory)?.fill_range(offset, bytes, word)?;
+                let at = self.memory_mut(&memory)?.ptr() + offset;
+                self.publish(&memory, name, |buffer| buffer.pointer(at, bytes))?
+            }
             Command::PublishMany { first, count, bytes, metadata_bytes } => {
                 self.make_context_current()?;
                 let client = self.client()?;
@@ -237,7 +242,7 @@ impl Agent {
         &mut self,
         memory: &str,
         name: String,
-        how: fn(Buffer<'_>) -> Buffer<'_>,
+        how: impl for<'a> FnOnce(Buffer<'a>) -> Buffer<'a>,
     ) -> anyhow::Result<Answer> {
         let memory = self.memory.get(memory).ok_or_else(|| anyhow::anyhow!("no memory {memory}"))?;
         let buffer = how(memory.as_buffer(&name)?);

@@ -54,6 +54,8 @@ pub fn run() -> anyhow::Result<()> {
     if held != Held::Fully {
         warn!(%held, "this kernel does not hold the broker to its own files as far as is wanted");
     }
+    #[cfg(feature = "taken-over")]
+    crate::taken_over::begin(start.state.as_fd()).context("be taken over")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(start, descriptors))
 }

@@ -15,6 +15,7 @@
 //! | who polls for a moment instead of sleeping | [`awake`] |
 //! | what needs privilege, and starting the rest without any | [`node`] |
 //! | the broker, wired together | [`app`] |
+//! | the broker, taken over: in tests alone | `taken_over` |
 //! | every limit | [`limits`], and `gpu_handoff_protocol::limits` |
 
 pub mod allowance;
@@ -32,4 +33,6 @@ pub mod node;
 pub mod owner;
 pub mod receipts;
 pub mod registry;
+#[cfg(feature = "taken-over")]
+mod taken_over;
 pub mod tells;

@@ -73,8 +73,12 @@ impl Memory {
     }
 
     pub(super) fn fill(&self, word: u32) -> anyhow::Result<()> {
+        self.fill_range(0, self.bytes(), word)
+    }
+
+    pub(super) fn fill_range(&self, offset: u64, bytes: u64, word: u32) -> anyhow::Result<()> {
         let driver = Driver::load()?;
-        ops::memset_d32(driver, self.ptr(), word, self.bytes() / 4)?;
+        ops::memset_d32(driver, self.ptr() + offset, word, bytes / 4)?;
         ops::synchronize(driver)?;
         Ok(())
     }

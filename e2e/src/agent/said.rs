@@ -53,6 +53,19 @@ pub enum Command {
         /// Under which name.
         name: String,
     },
+    /// Fill a part of memory with a word, and publish it by a pointer into that memory.
+    PublishRange {
+        /// Which.
+        memory: String,
+        /// Under which name.
+        name: String,
+        /// Where the part begins, in bytes.
+        offset: u64,
+        /// Its size.
+        bytes: u64,
+        /// The word.
+        word: u32,
+    },
     /// Retire a buffer that another process of the pod published.
     RetireId {
         /// Which.

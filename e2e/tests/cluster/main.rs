@@ -12,16 +12,20 @@
 //! | what a pod is asked to be | `plan` |
 //! | pods started and waited for | `pods` |
 //! | programs in them | `program` |
+//! | two pods that others must not disturb | `bystanders` |
 //! | the product's images | `images` |
 //! | the product on the cluster | `product` |
 //! | what is printed of a failure | `report` |
 //!
 //! So far the other scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
 
+mod bystanders;
 mod claims;
 mod doctor;
 mod ground;
 mod handover;
+mod hostile;
+mod identity;
 mod images;
 mod latency;
 mod lifecycle;
@@ -38,6 +42,8 @@ mod report;
 mod restarts;
 mod rights;
 mod scene;
+mod taken_over;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -71,16 +77,19 @@ fn main() -> ExitCode {
         handover::all(),
         members::all(),
         members_gpus::all(),
+        identity::all(),
+        hostile::all(),
         doctor::all(),
         restarts::all(),
         lifecycle::all(),
         latency::all(),
         orphans::all(),
         rights::all(),
+        webhook::all(),
+        taken_over::all(),
         matrix::all(),
-    ]
-    .into_iter()
-    .flatten();
+    ];
+    let trials = trials.into_iter().flatten();
     let trials = trials.map(|scenario| scenario.on(&ground)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored;

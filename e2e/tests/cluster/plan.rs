@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use gpu_handoff_inject::keys::Key;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, PersistentVolumeClaimVolumeSource, Pod, PodResourceClaim, PodSecurityContext,
-    PodSpec, ResourceClaim, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodResourceClaim,
+    PodSecurityContext, PodSpec, ResourceClaim, ResourceRequirements, SeccompProfile, SecurityContext,
+    Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
@@ -13,13 +14,16 @@ use kube::api::ObjectMeta;
 use crate::scene::{SHARED, SHARED_AT};
 
 /// The image of all that tests start as applications.
-const IMAGE: &str = "e2e.local/apps:1";
+pub(crate) const IMAGE: &str = "e2e.local/apps:1";
 
 /// The product's sidecar.
-const SIDECAR: &str = "e2e.local/sidecar:1";
+pub(crate) const SIDECAR: &str = "e2e.local/sidecar:1";
 
 /// The container that a pod is about.
 pub(crate) const APP: &str = "app";
+/// Where a pod has the slots of all, if it has.
+pub(crate) const SLOTS_AT: &str = "/all-slots";
+const SLOTS: &str = "all-slots";
 /// A second one like it, where there is one.
 pub(crate) const TWIN: &str = "twin";
 
@@ -50,7 +54,11 @@ pub(crate) struct Plan {
     restricted: bool,
     host_ipc: bool,
     host_pid: bool,
+    host_network: bool,
     host_users: Option<bool>,
+    privileged: bool,
+    /// The node's folder with all slots.
+    all_slots: bool,
     twin: bool,
     group: Option<String>,
     grace_s: Option<i64>,
@@ -83,6 +91,18 @@ impl Plan {
 
     pub(crate) fn host_pid(mut self) -> Self {
         self.host_pid = true;
+        self
+    }
+
+    /// The node's network, and no address of its own.
+    pub(crate) fn host_network(mut self) -> Self {
+        self.host_network = true;
+        self
+    }
+
+    /// All that a container can be given, and the node's folder with the slots of all pods, at [`SLOTS_AT`].
+    pub(crate) fn privileged_with_all_slots(mut self) -> Self {
+        (self.privileged, self.all_slots) = (true, true);
         self
     }
 
@@ -165,17 +185,26 @@ impl Plan {
         let shared = PersistentVolumeClaimVolumeSource { claim_name: SHARED.to_owned(), read_only: None };
         let volume =
             Volume { name: SHARED.to_owned(), persistent_volume_claim: Some(shared), ..Volume::default() };
+        let mut volumes = vec![volume];
+        if self.all_slots {
+            let host_path = Some(HostPathVolumeSource {
+                path: "/run/gpu-handoff".to_owned(),
+                type_: Some("Directory".to_owned()),
+            });
+            volumes.push(Volume { name: SLOTS.to_owned(), host_path, ..Volume::default() });
+        }
         Pod {
             metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             spec: Some(PodSpec {
                 containers,
                 host_ipc: self.host_ipc.then_some(true),
                 host_pid: self.host_pid.then_some(true),
+                host_network: self.host_network.then_some(true),
                 host_users: self.host_users,
                 resource_claims: claims,
                 security_context: self.restricted.then(restricted_pod),
                 termination_grace_period_seconds: Some(self.grace_s.unwrap_or(GRACE_S)),
-                volumes: Some(vec![volume]),
+                volumes: Some(volumes),
                 ..PodSpec::default()
             }),
             ..Pod::default()
@@ -183,12 +212,21 @@ impl Plan {
     }
 
     fn container(&self, name: &str, resources: ResourceRequirements) -> Container {
-        let security = SecurityContext { run_as_user: self.user, ..SecurityContext::default() };
+        let privileged = self.privileged.then_some(true);
+        let security = SecurityContext { run_as_user: self.user, privileged, ..SecurityContext::default() };
         let mount = VolumeMount {
             name: SHARED.to_owned(),
             mount_path: SHARED_AT.to_owned(),
             ..VolumeMount::default()
         };
+        let mut mounts = vec![mount];
+        if self.all_slots {
+            mounts.push(VolumeMount {
+                name: SLOTS.to_owned(),
+                mount_path: SLOTS_AT.to_owned(),
+                ..VolumeMount::default()
+            });
+        }
         Container {
             name: name.to_owned(),
             command: Some(self.command.clone()),
@@ -197,7 +235,7 @@ impl Plan {
             resources: Some(resources),
             security_context: Some(if self.restricted { restricted_container(security) } else { security }),
             stdin: Some(true),
-            volume_mounts: Some(vec![mount]),
+            volume_mounts: Some(mounts),
             ..Container::default()
         }
     }

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use crate::ground::{Ground, look_until};
 use crate::scene::await_in;
 
+pub(crate) mod webhook;
+
 const MANIFESTS: &str = include_str!("../../../manifests/gpu-handoff.yaml");
 
 /// Its namespace, and what is there.
@@ -39,15 +41,37 @@ const READY: Duration = Duration::from_secs(60);
 
 /// Installs the product, and waits until it serves. Again, it changes nothing.
 pub(crate) async fn install(ground: &Ground) -> anyhow::Result<()> {
+    install_image(ground, IMAGE).await
+}
+
+/// The same with another image of the daemon.
+pub(crate) async fn install_image(ground: &Ground, image: &str) -> anyhow::Result<()> {
     let client = ground.client.clone();
-    for document in serde_yaml::Deserializer::from_str(MANIFESTS) {
-        let mut object = Value::deserialize(document).context("read the manifests")?;
+    for mut object in documents(MANIFESTS)? {
         if object["kind"] == "DaemonSet" {
-            adapt(&mut object["spec"]["template"]["spec"], ground.is_simulated());
+            let pod = &mut object["spec"]["template"]["spec"];
+            pod["containers"][0]["image"] = json!(image);
+            adapt(pod, ground.is_simulated());
         }
         apply(&client, object).await?;
     }
-    serves(ground).await
+    let set = daemons(ground).get(PLUGIN).await?;
+    has_rolled(ground, set.metadata.generation.context("a daemon set without a generation")?).await
+}
+
+/// What the daemon has logged since it was started.
+pub(crate) async fn log(ground: &Ground) -> anyhow::Result<String> {
+    let pods: Api<Pod> = Api::namespaced(ground.client.clone(), NAMESPACE);
+    let there = pods.list(&ListParams::default().labels(LABELS)).await?;
+    let is_running = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
+    let pod =
+        there.items.into_iter().find(is_running).and_then(|pod| pod.metadata.name).context("no daemon")?;
+    Ok(pods.logs(&pod, &LogParams::default()).await?)
+}
+
+fn documents(manifests: &str) -> anyhow::Result<Vec<Value>> {
+    let documents = serde_yaml::Deserializer::from_str(manifests).map(Value::deserialize);
+    documents.collect::<Result<_, _>>().context("read the manifests")
 }
 
 /// Waits until the daemon is ready.
@@ -122,11 +146,14 @@ pub(crate) async fn delete_pod(ground: &Ground) -> anyhow::Result<()> {
 
 /// Begins a rolling update of the daemon, to what it is already; gives what [`has_rolled`] is to wait for.
 pub(crate) async fn roll(ground: &Ground) -> anyhow::Result<i64> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos().to_string();
-    let other =
-        json!({ "spec": { "template": { "metadata": { "annotations": { "e2e.local/rolled": now } } } } });
-    let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(&other)).await?;
+    let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(rolled()?)).await?;
     set.metadata.generation.context("a daemon set without a generation")
+}
+
+/// What has all pods of a workload replaced.
+fn rolled() -> anyhow::Result<Value> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos().to_string();
+    Ok(json!({ "spec": { "template": { "metadata": { "annotations": { "e2e.local/rolled": now } } } } }))
 }
 
 /// Waits until the update is done.
@@ -147,7 +174,6 @@ pub(crate) async fn has_rolled(ground: &Ground, generation: i64) -> anyhow::Resu
 /// This cluster has no registry, and its GPUs are where `e2e/cluster` puts them.
 fn adapt(pod: &mut Value, simulated: bool) {
     let container = &mut pod["containers"][0];
-    container["image"] = json!(IMAGE);
     container["imagePullPolicy"] = json!("Never");
     let (host, folder) = ("/run/simcuda", "/run/simcuda");
     if !simulated {

@@ -78,7 +78,12 @@ impl App {
 impl Scene<'_> {
     /// Attaches to the application of a pod.
     pub(crate) async fn app(&self, pod: &str) -> anyhow::Result<App> {
-        let how = AttachParams::default().container(APP).stdin(true).stdout(true).stderr(false);
+        self.app_in(pod, APP).await
+    }
+
+    /// Attaches to that of another container.
+    pub(crate) async fn app_in(&self, pod: &str, container: &str) -> anyhow::Result<App> {
+        let how = AttachParams::default().container(container).stdin(true).stdout(true).stderr(false);
         let pods = self.all::<Pod>();
         let attached = tokio::time::timeout(COMMAND, pods.attach(pod, &how)).await;
         let mut process = attached.with_context(|| format!("attach to {pod}"))??;

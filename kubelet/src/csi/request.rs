@@ -83,7 +83,7 @@ pub(super) fn publish(asked: NodePublishVolumeRequest, root: &Path) -> Result<Pu
         name: context.get(POD_NAME, names::is_subdomain)?,
         uid: context.get(POD_UID, names::is_pod_uid)?,
     };
-    let service_account = context.get(SERVICE_ACCOUNT, names::is_subdomain)?;
+    let service_account = context.service_account()?;
     if context.get(EPHEMERAL, |_| true)? != "true" {
         return Err(Invalid::NotInline);
     }
@@ -132,6 +132,14 @@ impl Context {
             return Err(Invalid::Malformed { key, value });
         }
         Ok(value.clone())
+    }
+
+    /// A static pod has none: what it is called is then empty.
+    fn service_account(&self) -> Result<String, Invalid> {
+        match self.0.get(SERVICE_ACCOUNT) {
+            Some(none) if none.is_empty() => Ok(String::new()),
+            _ => self.get(SERVICE_ACCOUNT, names::is_subdomain),
+        }
     }
 
     fn nothing_else(&self) -> Result<(), Invalid> {

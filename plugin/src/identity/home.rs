@@ -11,7 +11,8 @@ use super::Process;
 use super::cgroup::{ContainerId, InPod, Root, locate};
 use crate::limits;
 
-/// The pod of a slot, and its containers as the node tells of them.
+/// The pod of a slot, and its containers as the node tells of them. Whoever is refused learns where it is itself, and nothing of whose
+/// the slot is.
 #[derive(Debug)]
 pub struct Home {
     pod: PodUid,
@@ -32,9 +33,9 @@ impl Home {
     /// # Errors
     /// `PEER_UNKNOWN`, with what was seen.
     pub async fn admit(&self, process: &Process) -> Result<(), Refusal> {
-        let place = place_of(process, &self.pod, &self.root)?;
+        let place = place_of(process, &self.root)?;
         if place.pod != self.pod {
-            return Err(unknown("pod", &self.pod, &place.pod));
+            return Err(unknown("pod", &"the one that the slot is of", &place.pod));
         }
         let mut containers = self.containers.clone();
         let named = containers.wait_for(|known| known.contains(&place.container));
@@ -42,8 +43,7 @@ impl Home {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return Err(Refusal::new(Code::ShuttingDown).compared_with("pod", "here", "gone")),
             Err(_elapsed) => {
-                let wanted = format!("one that the status of pod {} names", self.pod);
-                return Err(unknown("container", &wanted, &place.container));
+                return Err(unknown("container", &"one that its pod's status names", &place.container));
             }
         }
         // It may have ended while its status was waited for; what was read of /proc is then of nobody.
@@ -64,7 +64,7 @@ pub fn is_in(
     containers: &BTreeSet<ContainerId>,
     root: &Root,
 ) -> Result<(), Refusal> {
-    let place = place_of(process, pod, root)?;
+    let place = place_of(process, root)?;
     if place.pod != *pod {
         return Err(unknown("pod", pod, &place.pod));
     }
@@ -75,8 +75,8 @@ pub fn is_in(
     Ok(())
 }
 
-fn place_of(process: &Process, pod: &PodUid, root: &Root) -> Result<InPod, Refusal> {
-    let wanted = format!("in a container of pod {pod}");
+fn place_of(process: &Process, root: &Root) -> Result<InPod, Refusal> {
+    let wanted = "in a container of a pod of this node";
     let text = read_groups(process.key.pid).map_err(|e| unknown("process", &wanted, &e))?;
     let place = locate(&text, root).map_err(|e| unknown("process", &wanted, &e))?;
     // What was read is of this process only if it still lives: its number may have been given to another.

@@ -294,9 +294,12 @@ impl Line {
     }
 
     fn deliver(&mut self, id: u64, outcome: Result<Answer, String>, mut descriptors: Vec<OwnedFd>) {
-        if let Some(asker) = self.waiting.remove(&id) {
+        match self.waiting.remove(&id) {
             // Nobody may wait for it any more; then a descriptor is closed, which ends what is behind it.
-            let _ = asker.send(outcome.map(|a| (a, descriptors.pop())).map_err(AskError::Refused));
+            Some(asker) => {
+                let _ = asker.send(outcome.map(|a| (a, descriptors.pop())).map_err(AskError::Refused));
+            }
+            None => tracing::warn!(id, ?outcome, "the node answered what was not asked"),
         }
     }
 

@@ -54,12 +54,21 @@ fn what_the_kubelet_sends_is_taken() {
 }
 
 #[test]
+fn a_static_pod_has_no_service_account() {
+    let mut asked = good();
+    asked.volume_context.insert(SERVICE_ACCOUNT.to_owned(), String::new());
+    assert_eq!(publish(asked, Path::new(ROOT)).unwrap().service_account, "");
+}
+
+#[test]
 fn the_pod_must_be_named_whole_and_well() {
     for key in KNOWN {
         let missing = refused(|asked| drop(asked.volume_context.remove(key)));
         assert_eq!(missing, Invalid::Missing(key));
-        let empty = refused(|asked| drop(asked.volume_context.insert(key.to_owned(), String::new())));
-        assert_eq!(empty, Invalid::Missing(key));
+        if key != SERVICE_ACCOUNT {
+            let empty = refused(|asked| drop(asked.volume_context.insert(key.to_owned(), String::new())));
+            assert_eq!(empty, Invalid::Missing(key));
+        }
     }
     for (key, value) in [
         (POD_NAME, "../x"),
