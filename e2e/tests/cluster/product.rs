@@ -175,10 +175,10 @@ pub(crate) async fn has_rolled(ground: &Ground, generation: i64) -> anyhow::Resu
 fn adapt(pod: &mut Value, simulated: bool) {
     let container = &mut pod["containers"][0];
     container["imagePullPolicy"] = json!("Never");
-    let (host, folder) = ("/run/simcuda", "/run/simcuda");
     if !simulated {
-        return;
+        return mount_driver(pod);
     }
+    let (host, folder) = ("/run/simcuda", "/run/simcuda");
     let args = ["--nvidia-proc-root", "/run/simcuda/proc", "--nvidia-dev-root", "/run/simcuda/dev"];
     extend(&mut container["args"], args.map(|arg| json!(arg)));
     extend(&mut container["env"], [json!({ "name": "SIMCUDA_DIR", "value": folder })]);
@@ -197,6 +197,20 @@ fn adapt(pod: &mut Value, simulated: bool) {
             json!({ "name": "driver", "hostPath": { "path": format!("{host}/driver/libcuda.so.1"), "type": "File" } }),
         ],
     );
+}
+
+/// As docs/kubernetes.md says for nodes without NVIDIA's container toolkit.
+fn mount_driver(pod: &mut Value) {
+    let folder =
+        std::env::var("GPU_HANDOFF_E2E_DRIVER").unwrap_or_else(|_| "/usr/local/nvidia/lib64".to_owned());
+    let container = &mut pod["containers"][0];
+    extend(&mut container["env"], [json!({ "name": "LD_LIBRARY_PATH", "value": folder })]);
+    extend(
+        &mut container["volumeMounts"],
+        [json!({ "name": "driver", "mountPath": folder, "readOnly": true })],
+    );
+    let host = json!({ "name": "driver", "hostPath": { "path": folder, "type": "Directory" } });
+    extend(&mut pod["volumes"], [host]);
 }
 
 fn extend<const N: usize>(list: &mut Value, with: [Value; N]) {
