@@ -137,7 +137,15 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         kubelet: kubelet.as_ref().map(Kubelet::views),
     };
     followers.spawn(admin::serve(admin::open(&config)?, views));
-    let outcome = serve_members(&config, &place, &mut slots, &mut service, &mut kubelet, signals).await;
+    let outcome = serve_members(
+        &config,
+        &place,
+        &mut slots,
+        &mut service,
+        Serving { kubelet: &mut kubelet, followers: &mut followers },
+        signals,
+    )
+    .await;
     if let Some(kubelet) = &mut kubelet {
         kubelet.stop().await;
     }
@@ -151,7 +159,7 @@ async fn serve_members(
     place: &Place,
     slots: &mut Slots,
     service: &mut Service,
-    kubelet: &mut Option<Kubelet>,
+    mut serving: Serving<'_>,
     mut signals: StopSignals,
 ) -> anyhow::Result<()> {
     let mut restarts = Restarts::default();
@@ -159,8 +167,8 @@ async fn serve_members(
         let mut broker = Broker::start(config, place, slots, service)?;
         let ending = tokio::select! {
             ending = broker.attend(service, slots) => ending,
-            broke = broke(kubelet) => {
-                error!(error = format!("{broke:#}"), "the kubelet cannot be served any longer");
+            broke = serving.broke() => {
+                error!(error = format!("{broke:#}"), "the node cannot be served any longer");
                 stop(broker, service, slots, signals).await?;
                 return Err(broke);
             }
@@ -206,11 +214,34 @@ fn policy_told(config: &Config) -> anyhow::Result<(policy::Teller, watch::Receiv
     Ok(policy::Teller::new(config.policy_origin.clone(), version, &config.policy))
 }
 
-/// Comes back when what serves the kubelet has broken; never where nothing does.
-async fn broke(kubelet: &mut Option<Kubelet>) -> anyhow::Error {
-    match kubelet {
-        Some(kubelet) => kubelet.broke().await,
-        None => std::future::pending().await,
+/// What serves beside the broker.
+struct Serving<'a> {
+    kubelet: &'a mut Option<Kubelet>,
+    followers: &'a mut JoinSet<()>,
+}
+
+impl Serving<'_> {
+    /// Comes back when some of it has broken; never where nothing does.
+    async fn broke(&mut self) -> anyhow::Error {
+        let Self { kubelet, followers } = self;
+        let kubelet = async {
+            match kubelet {
+                Some(kubelet) => kubelet.broke().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! { broke = kubelet => broke, panicked = panicked(followers) => panicked.into() }
+    }
+}
+
+/// Comes back when one of these tasks has panicked. That one has nothing more to do is well.
+async fn panicked(tasks: &mut JoinSet<()>) -> tokio::task::JoinError {
+    loop {
+        match tasks.join_next().await {
+            Some(Err(e)) => return e,
+            Some(Ok(())) => {}
+            None => std::future::pending().await,
+        }
     }
 }
 

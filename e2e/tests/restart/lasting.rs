@@ -48,6 +48,15 @@ fn all_is_free(node: &Node) -> anyhow::Result<()> {
     }
 }
 
+/// The pod's sidecar has a duplicate of memory: whoever of broker and sidecar dies then, the other one has it.
+fn sidecar_keeps(node: &Node, pod: &Pod) -> anyhow::Result<()> {
+    let (Some(device), sidecar) = (node.gpu.device_folder(), pod.sidecar_pid()?) else { return Ok(()) };
+    let keeps = |dump: &dump::Dump| {
+        dump.allocations.iter().any(|one| one.holders.iter().any(|holder| holder.pid == sidecar))
+    };
+    Ok(dump::wait_until(device, Instant::now() + PATIENCE, keeps).map(drop)?)
+}
+
 fn stop(node: Node, pods: [Pod; 2]) -> anyhow::Result<()> {
     pods.into_iter().try_for_each(Pod::stop)?;
     node.stop()
@@ -61,14 +70,17 @@ fn a_pods_buffer_outlives_the_process_that_published_it() -> anyhow::Result<()> 
     let mut consumer = pods[1].connected(&node)?;
     let (id, generation) = publish_lasting(&mut first, "weights")?;
     assert_eq!(acquire(&mut consumer, "weights")?, id);
+    sidecar_keeps(&node, &pods[0])?;
     first.kill()?;
     first.reap()?;
     // No process of the pod lives, and neither this broker nor the next one needs one; nor the same sidecar.
     kill_broker(&node)?;
     verify(&mut consumer, "weights")?;
     assert_eq!(state(&mut consumer, "weights")?, "held");
+    node.wait_for_log("the sidecar has offered what it keeps buffers=1")?;
     kill(pods[0].sidecar_pid()?)?;
     pods[0].revive(&node, node.plugin_pid())?;
+    sidecar_keeps(&node, &pods[0])?;
     kill_broker(&node)?;
     release(&mut consumer, "weights")?;
     assert_eq!(acquire(&mut consumer, "weights").map_err(|e| e.context(tail(&node)))?, id);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
 use gpu_handoff_kubelet::pods::PodFacts;
-use gpu_handoff_policy::Policy;
+use gpu_handoff_policy::{Policy, Profile};
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -96,7 +96,7 @@ impl Membership {
         seen: Teller,
     ) -> Self {
         let served = |volume: Volume| {
-            let (containers, start) = (BTreeSet::new(), Start::of_before());
+            let (containers, start) = (volume.containers.clone(), Start::of_before());
             (volume.id.clone(), Served { volume, ending: false, containers, start })
         };
         let volumes = volumes.into_iter().map(served).collect();
@@ -142,12 +142,12 @@ impl Membership {
                 },
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
-                    // The others go on: those that are known are served.
+                    // Nobody would be told of any more, and those that go would stay: the node ends, and starts again.
                     None => {
-                        let why = "what tells of this node's pods has broken off: no new ones are served";
+                        let why = "what tells of this node's pods has broken off";
                         self.seen.broke_off(why);
                         warn!("{why}");
-                        std::future::pending().await
+                        return;
                     }
                 },
             };
@@ -247,7 +247,10 @@ impl Membership {
         };
         let volume = Volume::of(publish, pod)?;
         // The kubelet asks again: another policy may let it in.
-        let invited = self.policies.borrow().may_be_member(&volume.member().party());
+        let policy = Arc::clone(&self.policies.borrow());
+        let invited = policy.may_be_member(&volume.member().party());
+        // This version knows of no other profile: whoever asks for one was denied.
+        let invited = invited.and_then(|()| policy.may_have_profile(&volume.pod.namespace, Profile::Client));
         invited.map_err(|refusal| Refusal::Invalid(refusal.to_string()))?;
         if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
             return Err(Refusal::Invalid(format!(

@@ -142,12 +142,12 @@ impl Service {
         }
     }
 
-    /// A member comes or goes: its processes are looked at, or not.
+    /// A member goes: its processes are not looked at any more.
     pub(super) fn hear(&mut self, change: &Change) {
         match change {
-            Change::Join(member, _) => self.looks.give_room(&member.slot),
             Change::Leave(slot, _) => self.looks.take_room(slot),
-            Change::Containers(..)
+            Change::Join(..)
+            | Change::Containers(..)
             | Change::Holds(..)
             | Change::HeldBack(..)
             | Change::Policy(_)

@@ -58,7 +58,8 @@ impl Api {
                     self.of(event.metadata.namespace.as_deref()).create(&PostParams::default(), &event).await
                 }
                 Write::Again { about, name, count } => {
-                    let series = json!({ "series": { "count": count, "lastObservedTime": now() } });
+                    let series =
+                        json!({ "series": { "count": count_of(*count), "lastObservedTime": now() } });
                     let how = PatchParams::default();
                     self.of(Some(&about.namespace)).patch(name, &how, &Patch::Merge(series)).await
                 }

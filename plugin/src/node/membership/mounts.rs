@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount as unmount_once};
 
@@ -13,10 +14,12 @@ const MOST_LAYERS: usize = 8;
 /// Has the folder there, once.
 pub(super) fn mount(folder: &Path, target: &Path) -> io::Result<()> {
     make(target)?;
-    if is_same(folder, target)? {
+    if !is_same(folder, target)? {
+        mount_bind(folder, target)?;
+    } else if !is_mounted(target)? {
         return Ok(());
     }
-    mount_bind(folder, target)?;
+    // Also of what was mounted before a crash, which may have come between the two steps.
     let flags =
         MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if let Err(e) = mount_remount(target, flags, "") {
@@ -33,6 +36,11 @@ fn make(target: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
+}
+
+fn is_mounted(target: &Path) -> io::Result<bool> {
+    let seen = rustix::fs::statx(CWD, target, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
+    Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 fn is_same(folder: &Path, target: &Path) -> io::Result<bool> {

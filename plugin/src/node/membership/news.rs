@@ -53,11 +53,13 @@ impl Membership {
     pub(super) async fn tell_of(&mut self, pod: &PodFacts) -> Result<(), Stopping> {
         let containers = containers(pod);
         let end = ending(pod, SystemTime::now(), Instant::now());
-        let (mut news, mut begins) = (Vec::new(), None);
+        let (mut news, mut changed, mut begins) = (Vec::new(), Vec::new(), None);
         for served in self.volumes.values_mut().filter(|served| served.volume.uid.as_str() == pod.uid) {
             let slot = &served.volume.slot;
             if served.containers != containers && (self.asker.is_none() || served.start.lets_in(pod)) {
                 served.containers.clone_from(&containers);
+                served.volume.containers.clone_from(&containers);
+                changed.push(served.volume.clone());
                 news.push(Change::Containers(slot.clone(), containers.clone()));
             }
             if !containers.is_empty() && served.start.begins() {
@@ -69,6 +71,11 @@ impl Membership {
                 let note = "the pod is being deleted: it publishes nothing more, and what it has published is retired";
                 self.events.tell(Notice::new(served.volume.about(), Kind::Normal, "Retiring", note));
                 news.push(Change::Ending(slot.clone(), until));
+            }
+        }
+        for volume in changed {
+            if let Err(e) = self.records.write(&volume) {
+                warn!(slot = %volume.slot, error = %e, "the containers of a pod cannot be put on record");
             }
         }
         if let Some(group) = begins {

@@ -12,7 +12,7 @@ use gpu_handoff_kubelet::pods::{ContainerKind, PodFacts};
 use gpu_handoff_protocol::{Code, GroupKey, Refusal};
 use tracing::{info, warn};
 
-use super::{Membership, Served, Stopping, group};
+use super::{Membership, Served, Stopping, Volume, group};
 use crate::limits;
 use crate::members::Holds;
 use crate::node::devices::{Elsewhere, Found};
@@ -94,7 +94,12 @@ impl Membership {
     /// Has it found out what a pod holds and where its group is.
     pub(super) fn look_into(&mut self, pod: &PodFacts, group: &GroupKey, after: Duration) {
         let Some(asker) = self.asker.clone() else { return };
-        let is_mate = |s: &Served| s.volume.group == *group && s.volume.uid.as_str() != pod.uid;
+        let own = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid).map(|s| &s.volume);
+        let is_mate = |s: &Served| {
+            s.volume.group == *group
+                && s.volume.uid.as_str() != pod.uid
+                && own.is_none_or(|own| self.may_know_of(own, &s.volume))
+        };
         let is_alone = !self.volumes.values().any(is_mate);
         let (pod, hash) = (pod.clone(), is_alone.then(|| group_hash(group)));
         self.looks.spawn(async move {
@@ -183,6 +188,14 @@ impl Membership {
         Ok(())
     }
 
+    /// Whether a pod may know that another of its group is there: guests of several namespaces may be in one group, and the
+    /// policy need not let them meet.
+    fn may_know_of(&self, own: &Volume, other: &Volume) -> bool {
+        let (own, other) = (own.member(), other.member());
+        let policy = self.policies.borrow();
+        policy.may_exchange(&own.party(), &other.party()) || policy.may_exchange(&other.party(), &own.party())
+    }
+
     /// Why a pod will be able to exchange nothing, and whether its applications are to be held back for that.
     fn weighed(&self, served: &Served) -> Option<(Refusal, bool)> {
         let Served { volume, start, ending, .. } = served;
@@ -192,7 +205,10 @@ impl Membership {
             return None;
         }
         let is_mate = |other: &&Served| {
-            other.volume.group == volume.group && other.volume.uid != volume.uid && !other.ending
+            other.volume.group == volume.group
+                && other.volume.uid != volume.uid
+                && !other.ending
+                && self.may_know_of(volume, &other.volume)
         };
         let mates = self.volumes.values().filter(is_mate);
         let mates = mates.map(|mate| {

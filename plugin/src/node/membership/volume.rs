@@ -9,6 +9,7 @@ use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, 
 use serde::{Deserialize, Serialize};
 
 use super::group;
+use crate::identity::cgroup::ContainerId;
 use crate::members::{Holds, Member};
 use crate::node::events::About;
 
@@ -17,7 +18,8 @@ const SLOT_BYTES: usize = 10;
 
 /// A volume, as it is on record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+// A later version may write more, and be taken back.
+#[serde(rename_all = "kebab-case")]
 pub(in crate::node) struct Volume {
     /// The kubelet's id of it.
     pub(super) id: String,
@@ -33,6 +35,9 @@ pub(in crate::node) struct Volume {
     pub(super) service_account: Option<ServiceAccount>,
     /// The pod's group when it came: nobody changes it by changing an annotation.
     pub(super) group: GroupKey,
+    /// The containers whose processes were let in last: they go on where nobody tells of pods after a restart.
+    #[serde(default)]
+    pub(super) containers: BTreeSet<ContainerId>,
 }
 
 impl Volume {
@@ -67,6 +72,7 @@ impl Volume {
             uid: pod.uid.parse().map_err(bad)?,
             service_account,
             group,
+            containers: BTreeSet::new(),
         })
     }
 
@@ -85,7 +91,7 @@ impl Volume {
         About { namespace, name, uid: self.uid.to_string() }
     }
 
-    /// Its pod as a member; nothing is known of its containers yet.
+    /// Its pod as a member.
     pub(in crate::node) fn member(&self) -> Member {
         Member {
             slot: self.slot.clone(),
@@ -97,7 +103,7 @@ impl Volume {
             // Until the kubelet has been asked.
             holds: Holds::WhatItReaches,
             held_back: None,
-            containers: Some(BTreeSet::new()),
+            containers: Some(self.containers.clone()),
         }
     }
 }
