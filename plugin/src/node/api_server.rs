@@ -11,7 +11,11 @@ pub(super) fn client(config: &Config) -> anyhow::Result<Option<Client>> {
         return Ok(None);
     }
     match kube::Config::incluster() {
-        Ok(config) => Client::try_from(config).context("make a client of the API server").map(Some),
+        Ok(mut config) => {
+            // Whoever asks has a time for it, and says what was answered: 429 to an eviction is an answer.
+            config.default_retry = false;
+            Client::try_from(config).context("make a client of the API server").map(Some)
+        }
         // No pod: the kubelet alone is asked.
         Err(_) => Ok(None),
     }
