@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+// The policy grants these by the same words.
+pub use gpu_handoff_policy::{Devices, Profile};
+
 /// A value that is one of a few words.
 pub(crate) trait Word: Copy + 'static {
     /// All of them.
@@ -47,17 +50,22 @@ macro_rules! words {
     };
 }
 
-words! {
-    /// Which kind of program runs in the pod.
-    Profile {
-        /// Programs that use our client library.
-        Client = "client",
-        /// Unmodified programs that pass CUDA IPC handles and events, as PyTorch does.
-        Torch = "torch",
-        /// Unmodified NCCL ranks.
-        Nccl = "nccl",
+impl Word for Profile {
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.as_str()
     }
 }
+
+impl Word for Devices {
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
 words! {
     /// Whether the group shares `/dev/shm`.
     Shm {
@@ -83,17 +91,6 @@ words! {
         Own = "own",
         /// No two processes of the group that use CUDA have the same number.
         Distinct = "distinct",
-    }
-}
-words! {
-    /// Whose GPUs the pod's containers have device nodes of.
-    Devices {
-        /// Their own.
-        Own = "own",
-        /// Those of the group.
-        Group = "group",
-        /// All of the node.
-        Node = "node",
     }
 }
 words! {

@@ -61,8 +61,10 @@ words! {
 }
 words! {
     /// Which kind of program a pod may run, by its annotation `gpu-handoff.io/profile`.
+    #[derive(Default)]
     Profile {
         /// Programs that use our client library.
+        #[default]
         Client = "client",
         /// Unmodified programs that pass CUDA IPC handles and events, as PyTorch does.
         Torch = "torch",

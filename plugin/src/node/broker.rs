@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::children::spawn_with_socket;
 use super::place::Place;
 use super::service::{Reply, Service};
-use super::slots::{self, Change, Slots};
+use super::slots::{self, Slots};
 use super::words::{FromBroker, FromNode, Setup};
 use crate::config::Config;
 use crate::limits;
@@ -109,17 +109,8 @@ impl Broker {
                 replies = service.next() => replies,
                 // It takes members in when it serves; one that does not get that far is told of them as it begins.
                 change = slots.next_change(), if self.ready => {
-                    service.hear(&change);
-                    let comes = match &change {
-                        Change::Join(member, _) => Some(member.slot.clone()),
-                        _ => None,
-                    };
-                    let word = slots.apply(change);
-                    // A member that could not come has no processes to look at.
-                    if let Some(slot) = comes.filter(|slot| slots.member(slot).is_some()) {
-                        service.serve_slot(&slot);
-                    }
-                    if let Some(word) = word {
+                    if let Some(word) = slots.apply(change) {
+                        service.hear(&word.0);
                         self.send(&slots::packet(word).map_err(|e| e.to_string())?).await?;
                     }
                     Vec::new()

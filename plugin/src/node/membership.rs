@@ -13,13 +13,13 @@
 //! | what the node's status tells of all this | [`seen`] |
 //! | what is found out and said of it when it starts | [`start`] |
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 
 use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
 use gpu_handoff_kubelet::pods::PodFacts;
-use gpu_handoff_policy::{Policy, Profile};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -28,7 +28,6 @@ use tracing::{info, warn};
 use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
 use super::slots::{Change, JoinError};
-use crate::identity::cgroup::ContainerId;
 use crate::limits;
 use crate::members::Member;
 use crate::registry::Topology;
@@ -75,8 +74,6 @@ struct Served {
     volume: Volume,
     /// The broker knows that its pod is being deleted.
     ending: bool,
-    /// The containers that the broker knows of.
-    containers: BTreeSet<ContainerId>,
     /// What was found out and said of it when it started.
     start: Start,
 }
@@ -95,10 +92,8 @@ impl Membership {
         policies: watch::Receiver<Arc<Policy>>,
         seen: Teller,
     ) -> Self {
-        let served = |volume: Volume| {
-            let (containers, start) = (volume.containers.clone(), Start::of_before());
-            (volume.id.clone(), Served { volume, ending: false, containers, start })
-        };
+        let served =
+            |volume: Volume| (volume.id.clone(), Served { volume, ending: false, start: Start::of_before() });
         let volumes = volumes.into_iter().map(served).collect();
         Self {
             changes,
@@ -203,15 +198,11 @@ impl Membership {
             let volume = served.volume.clone();
             return Ok(volume.is_asked_for_by(&publish).and_then(|()| self.mount(&volume)));
         }
-        let (volume, containers) = match self.admit(&publish) {
+        let volume = match self.admit(&publish) {
             Ok(admitted) => admitted,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let mut member = volume.member();
-        // Where it is found out what the pod holds, its processes are let in when that is known.
-        let containers = if self.asker.is_some() { BTreeSet::new() } else { containers };
-        member.containers = Some(containers.clone());
-        match self.join(member).await? {
+        match self.join(volume.member()).await? {
             Ok(()) => {}
             Err(e @ JoinError::NoSlot) => return Ok(Err(Refusal::NoSlot(e.to_string()))),
             Err(e) => return Ok(Err(Refusal::Internal(e.to_string()))),
@@ -231,7 +222,7 @@ impl Membership {
             self.events.tell(Notice::new(volume.about(), Kind::Normal, "TakesPart", &note));
             let (uid, group) = (volume.uid.to_string(), volume.group.clone());
             let start = Start::new(self.asker.is_some());
-            self.volumes.insert(volume.id.clone(), Served { volume, ending: false, containers, start });
+            self.volumes.insert(volume.id.clone(), Served { volume, ending: false, start });
             if let Some(pod) = self.pods.get(&uid).cloned() {
                 self.tell_of(&pod).await?;
             }
@@ -241,16 +232,15 @@ impl Membership {
     }
 
     /// Whether the pod may take part, and as what.
-    fn admit(&self, publish: &Publish) -> Result<(Volume, BTreeSet<ContainerId>), Refusal> {
+    fn admit(&self, publish: &Publish) -> Result<Volume, Refusal> {
         let Some(pod) = self.pods.get(&publish.pod.uid) else {
             return Err(Refusal::NotYet(not_known(publish)));
         };
-        let volume = Volume::of(publish, pod)?;
+        let (mut volume, profile) = Volume::of(publish, pod)?;
         // The kubelet asks again: another policy may let it in.
         let policy = Arc::clone(&self.policies.borrow());
         let invited = policy.may_be_member(&volume.member().party());
-        // This version knows of no other profile: whoever asks for one was denied.
-        let invited = invited.and_then(|()| policy.may_have_profile(&volume.pod.namespace, Profile::Client));
+        let invited = invited.and_then(|()| policy.may_have_profile(&volume.pod.namespace, profile));
         invited.map_err(|refusal| Refusal::Invalid(refusal.to_string()))?;
         if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
             return Err(Refusal::Invalid(format!(
@@ -258,7 +248,11 @@ impl Membership {
                 other.volume.name
             )));
         }
-        Ok((volume, containers(pod)))
+        // Where it is found out what the pod holds, its processes are let in when that is known.
+        if self.asker.is_none() {
+            volume.containers = containers(pod);
+        }
+        Ok(volume)
     }
 
     fn mount(&self, volume: &Volume) -> Answer {

@@ -16,9 +16,9 @@ use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
 use super::looks::Looks;
 use super::overstays::Overstays;
-use super::slots::{Change, Slots};
+use super::slots::Slots;
 use super::survey;
-use super::words::{Answer, Command, Tell, Told};
+use super::words::{Answer, Command, FromNode, Tell, Told};
 use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
@@ -142,16 +142,12 @@ impl Service {
         }
     }
 
-    /// A member goes: its processes are not looked at any more.
-    pub(super) fn hear(&mut self, change: &Change) {
-        match change {
-            Change::Leave(slot, _) => self.looks.take_room(slot),
-            Change::Join(..)
-            | Change::Containers(..)
-            | Change::Holds(..)
-            | Change::HeldBack(..)
-            | Change::Policy(_)
-            | Change::Ending(..) => {}
+    /// A member has come or gone: its processes are looked at, or not any more.
+    pub(super) fn hear(&mut self, word: &FromNode) {
+        match word {
+            FromNode::Member(member) => self.serve_slot(&member.slot),
+            FromNode::Left(slot) => self.looks.take_room(slot),
+            _ => {}
         }
     }
 

@@ -56,8 +56,7 @@ impl Membership {
         let (mut news, mut changed, mut begins) = (Vec::new(), Vec::new(), None);
         for served in self.volumes.values_mut().filter(|served| served.volume.uid.as_str() == pod.uid) {
             let slot = &served.volume.slot;
-            if served.containers != containers && (self.asker.is_none() || served.start.lets_in(pod)) {
-                served.containers.clone_from(&containers);
+            if served.volume.containers != containers && (self.asker.is_none() || served.start.lets_in(pod)) {
                 served.volume.containers.clone_from(&containers);
                 changed.push(served.volume.clone());
                 news.push(Change::Containers(slot.clone(), containers.clone()));

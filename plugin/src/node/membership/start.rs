@@ -94,13 +94,8 @@ impl Membership {
     /// Has it found out what a pod holds and where its group is.
     pub(super) fn look_into(&mut self, pod: &PodFacts, group: &GroupKey, after: Duration) {
         let Some(asker) = self.asker.clone() else { return };
-        let own = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid).map(|s| &s.volume);
-        let is_mate = |s: &Served| {
-            s.volume.group == *group
-                && s.volume.uid.as_str() != pod.uid
-                && own.is_none_or(|own| self.may_know_of(own, &s.volume))
-        };
-        let is_alone = !self.volumes.values().any(is_mate);
+        let own = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid);
+        let is_alone = own.is_some_and(|own| self.mates(&own.volume).next().is_none());
         let (pod, hash) = (pod.clone(), is_alone.then(|| group_hash(group)));
         self.looks.spawn(async move {
             tokio::time::sleep(after).await;
@@ -188,6 +183,15 @@ impl Membership {
         Ok(())
     }
 
+    /// The others of a pod's group that it may know of.
+    fn mates<'a>(&'a self, own: &'a Volume) -> impl Iterator<Item = &'a Served> {
+        self.volumes.values().filter(move |other| {
+            other.volume.group == own.group
+                && other.volume.uid != own.uid
+                && self.may_know_of(own, &other.volume)
+        })
+    }
+
     /// Whether a pod may know that another of its group is there: guests of several namespaces may be in one group, and the
     /// policy need not let them meet.
     fn may_know_of(&self, own: &Volume, other: &Volume) -> bool {
@@ -204,14 +208,7 @@ impl Membership {
         if *ending || (is_up && !start.is_new) {
             return None;
         }
-        let is_mate = |other: &&Served| {
-            other.volume.group == volume.group
-                && other.volume.uid != volume.uid
-                && !other.ending
-                && self.may_know_of(volume, &other.volume)
-        };
-        let mates = self.volumes.values().filter(is_mate);
-        let mates = mates.map(|mate| {
+        let mates = self.mates(volume).filter(|mate| !mate.ending).map(|mate| {
             let holds = (mate.start.asked == Asked::Done).then_some(&mate.start.holds);
             Mate { pod: &mate.volume.pod, holds }
         });

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,6 +10,7 @@ use gpu_handoff_protocol::{Code, DeviceUuid};
 use super::start::Looked;
 use super::testing::{UID, pod};
 use super::*;
+use crate::identity::cgroup::ContainerId;
 use crate::members::Holds;
 use crate::node::devices::{Elsewhere, Found, Place};
 

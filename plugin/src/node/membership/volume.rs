@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use gpu_handoff_kubelet::csi::{Publish, Refusal};
 use gpu_handoff_kubelet::pods::PodFacts;
+use gpu_handoff_policy::Profile;
 use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, SlotId};
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +42,8 @@ pub(in crate::node) struct Volume {
 }
 
 impl Volume {
-    /// The volume that is asked for, for the pod that it is said to be of.
-    pub(super) fn of(publish: &Publish, pod: &PodFacts) -> Result<Self, Refusal> {
+    /// The volume that is asked for, for the pod that it is said to be of; and the pod's profile.
+    pub(super) fn of(publish: &Publish, pod: &PodFacts) -> Result<(Self, Profile), Refusal> {
         let invalid = |why: String| Refusal::Invalid(why);
         let said = [&publish.pod.namespace, &publish.pod.name, &publish.service_account];
         let found = [&pod.namespace, &pod.name, &pod.service_account];
@@ -62,8 +63,8 @@ impl Volume {
             "" => None,
             name => Some(name.parse().map_err(bad)?),
         };
-        let group = group::of(pod, &namespace).map_err(invalid)?;
-        Ok(Self {
+        let wishes = group::of(pod, &namespace).map_err(invalid)?;
+        let volume = Self {
             id: publish.volume.clone(),
             name: publish.name.clone(),
             slot: slot_of(&publish.volume).map_err(bad)?,
@@ -71,9 +72,10 @@ impl Volume {
             pod: PodRef { namespace, name: pod.name.parse().map_err(bad)? },
             uid: pod.uid.parse().map_err(bad)?,
             service_account,
-            group,
+            group: wishes.group,
             containers: BTreeSet::new(),
-        })
+        };
+        Ok((volume, wishes.profile))
     }
 
     /// Whether it is this one that is asked for again.
