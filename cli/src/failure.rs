@@ -184,3 +184,15 @@ impl From<serde_json::Error> for Failure {
         Self::Write(error.into())
     }
 }
+
+/// What is wrong, and why: a line each.
+#[cfg(feature = "inject")]
+pub(crate) fn write_causes(f: &mut fmt::Formatter<'_>, error: &dyn Error) -> fmt::Result {
+    writeln!(f, "error: {error}")?;
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        writeln!(f, "  because: {error}")?;
+        cause = error.source();
+    }
+    Ok(())
+}

@@ -35,6 +35,12 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<String, FileError> {
     Ok(text)
 }
 
+/// The text of a file that may be a policy. One byte more than one may have is a finding about the policy, many more are none that
+/// anybody needs.
+pub(crate) fn read_policy(path: &Path) -> Result<String, FileError> {
+    read(path, 2 * gpu_handoff_policy::limits::TEXT_BYTES as u64)
+}
+
 fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }

@@ -10,7 +10,7 @@ use gpu_handoff_protocol::Namespace;
 use serde_json::{Value, json};
 
 use crate::Format;
-use crate::failure::Failure;
+use crate::failure::{Failure, write_causes};
 use crate::files::{self, FileError, shown};
 use crate::limits;
 use documents::Document;
@@ -84,13 +84,7 @@ impl InjectFailure {
         if let Self::Denied(denied) = self {
             return denied.iter().try_for_each(|denied| denied.write(f));
         }
-        writeln!(f, "error: {self}")?;
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            writeln!(f, "  because: {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        write_causes(f, self)
     }
 }
 
@@ -158,9 +152,7 @@ fn write_json(injected: Vec<(Document<'_>, Option<Value>)>, out: &mut dyn Write)
 
 fn read_policy(path: Option<&Path>) -> Result<Policy, InjectFailure> {
     let Some(path) = path else { return Ok(Policy::default()) };
-    // One byte more is a finding about the policy, many more are none that anybody needs.
-    let text = files::read(path, 2 * gpu_handoff_policy::limits::TEXT_BYTES as u64)?;
-    Policy::read(&text).map_err(|e| InjectFailure::Policy(shown(path), e))
+    Policy::read(&files::read_policy(path)?).map_err(|e| InjectFailure::Policy(shown(path), e))
 }
 
 fn read_settings(path: Option<&Path>, image: Option<String>) -> Result<Settings, InjectFailure> {

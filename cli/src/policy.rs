@@ -6,10 +6,10 @@ use std::path::Path;
 
 use clap::Subcommand;
 use gpu_handoff_inject::Denial;
-use gpu_handoff_policy::{Policy, PolicyError, limits};
+use gpu_handoff_policy::{Policy, PolicyError};
 
 use crate::args::Format;
-use crate::failure::Failure;
+use crate::failure::{Failure, write_causes};
 use crate::files::{self, FileError};
 use crate::inject::DocumentError;
 
@@ -68,13 +68,7 @@ impl PolicyFailure {
         if matches!(self, Self::No) {
             return Ok(());
         }
-        writeln!(f, "error: {self}")?;
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            writeln!(f, "  because: {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        write_causes(f, self)
     }
 }
 
@@ -85,12 +79,6 @@ pub(crate) fn run(command: PolicyCommand, output: Format, out: &mut dyn Write) -
     }
 }
 
-/// The text of a file that may be a policy.
-fn read(path: &Path) -> Result<String, PolicyFailure> {
-    // One byte more is a finding about the policy, many more are none that anybody needs.
-    Ok(files::read(path, 2 * limits::TEXT_BYTES as u64)?)
-}
-
 fn read_policy(path: &Path) -> Result<Policy, PolicyFailure> {
-    Policy::read(&read(path)?).map_err(|e| PolicyFailure::Policy(files::shown(path), e))
+    Policy::read(&files::read_policy(path)?).map_err(|e| PolicyFailure::Policy(files::shown(path), e))
 }

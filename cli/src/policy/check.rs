@@ -40,7 +40,8 @@ struct ErrorJson<'a> {
 }
 
 pub(super) fn run(args: &CheckArgs, output: Format, out: &mut dyn Write) -> Result<(), Failure> {
-    let (file, text) = (files::shown(&args.file), super::read(&args.file)?);
+    let (file, text) =
+        (files::shown(&args.file), files::read_policy(&args.file).map_err(PolicyFailure::from)?);
     let read = Policy::read(&text);
     let warnings = read.as_ref().map(Policy::not_yet).unwrap_or_default();
     match output {

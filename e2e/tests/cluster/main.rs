@@ -17,7 +17,7 @@
 //! | the product on the cluster | `product` |
 //! | what is printed of a failure | `report` |
 //!
-//! So far the other scenarios are of the ground itself, with nothing of gpu-handoff in between: what fails later is ours.
+//! `images`, `handover`, `claims` and most of `matrix` are of the ground itself, with nothing of gpu-handoff in between.
 
 mod bystanders;
 mod claims;

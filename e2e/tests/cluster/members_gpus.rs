@@ -65,15 +65,20 @@ async fn hand_over(scene: &Scene<'_>, [from, to]: [&str; 2]) -> anyhow::Result<(
     holds(&mut consumer, "l", WORD).await
 }
 
+/// The product, and two claims of a GPU each.
+async fn claim_two(scene: &Scene<'_>) -> anyhow::Result<()> {
+    product::install(scene.ground).await?;
+    scene.reserve(2).await?;
+    scene.claim("one", 1).await?;
+    scene.claim("another", 1).await
+}
+
 /// Two claims, each of one GPU: the second pod is told so, and its application is started when a third has the same GPU.
 async fn a_gpu_each(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     if let Some(few) = less_than_two(scene) {
         return Ok(few);
     }
-    product::install(scene.ground).await?;
-    scene.reserve(2).await?;
-    scene.claim("one", 1).await?;
-    scene.claim("another", 1).await?;
+    claim_two(scene).await?;
     scene.start(claimed("first", "one")).await?;
     scene.make(claimed("second", "another")).await?;
     is_held_back(scene, "second").await?;
@@ -149,10 +154,7 @@ async fn anyway(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     if let Some(few) = less_than_two(scene) {
         return Ok(few);
     }
-    product::install(scene.ground).await?;
-    scene.reserve(2).await?;
-    scene.claim("one", 1).await?;
-    scene.claim("another", 1).await?;
+    claim_two(scene).await?;
     scene.start(claimed("first", "one")).await?;
     scene.start(claimed("second", "another").starts_anyway()).await?;
     let note = scene.note("second", &APART).await?;
