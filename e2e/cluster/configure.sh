@@ -75,7 +75,7 @@ makeIPTablesUtilChains: false
 protectKernelDefaults: true # what it wants to see is shown to it (node.sh); this machine's stays as it is
 oomScoreAdj: 0
 resolvConf: ""
-evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
+evictionHard: {memory.available: 50Mi, nodefs.available: 200Mi, imagefs.available: 200Mi} # below what preflight.sh asks for
 imageGCHighThresholdPercent: 100
 volumePluginDir: /var/lib/kubelet/volume-plugins # which it makes
 staticPodPath: $folder/static-pods
