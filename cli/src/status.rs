@@ -59,6 +59,11 @@ fn write(status: &StatusResponse, now: u64, out: &mut dyn Write) -> Result<(), F
         writeln!(out)?;
         output::table(out, &volumes(waiting, now))?;
     }
+    let unserved = not_served(&slots.members);
+    if !unserved.is_empty() {
+        writeln!(out)?;
+        output::table(out, &unserved)?;
+    }
     Ok(())
 }
 
@@ -172,4 +177,17 @@ fn volumes(waiting: &[Waiting], now: u64) -> Vec<Vec<String>> {
         row([&pod, &w.volume, &ago(w.since_ms, now), &one_line(&w.why)])
     };
     [header].into_iter().chain(waiting.iter().map(line)).collect()
+}
+
+/// Empty: all are served.
+fn not_served(members: &[Member]) -> Vec<Vec<String>> {
+    let line = |m: &Member| {
+        let why = m.unserved.as_ref()?;
+        Some(row([&m.slot, &format!("{}/{}", m.namespace, m.pod), &one_line(why)]))
+    };
+    let mut lines: Vec<_> = members.iter().filter_map(line).collect();
+    if !lines.is_empty() {
+        lines.insert(0, row(["NOT SERVED", "POD", "BECAUSE"]));
+    }
+    lines
 }

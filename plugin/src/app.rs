@@ -32,7 +32,7 @@ use crate::limits;
 use crate::members::{Holds, Member};
 use crate::node::client::{AskError, DeviceNodes, Line, News, NodeClient, Start, take_up};
 use crate::node::words::{Answer, Command, Setup};
-use crate::owner::Owner;
+use crate::owner::{Owner, sleep_until};
 use crate::receipts::Sealer;
 use crate::registry::{BootClock, Capacity, Input, MemberId, Past, Registry, Topology};
 use crate::tells::Tells;
@@ -92,8 +92,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let _asks_for_workers = shared.workers.clone();
     let (mut lanes, mut ended) = Lanes::new(&setup, policy.clone(), shared.clone());
     for (member, listener) in members {
-        let slot = member.slot.clone();
-        lanes.start(member, listener).with_context(|| format!("serve slot {slot}"))?;
+        lanes.come(member, listener);
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&owner).keep_time(stopped.clone()));
@@ -123,6 +122,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
             // Without one of these the broker would go on and answer nobody: it ends, to be started again.
             _ = tasks.join_next() => break Some("the registry's clock or the supervisor of the gpu worker has broken off; the log says more"),
             Some(member) = ended.recv() => lanes.has_ended(member),
+            () = sleep_until(lanes.next_try()) => lanes.try_again(Instant::now()),
             Some(news) = told.recv() => {
                 if let News::Policy(policy) = &news {
                     prove_if_needed(policy, &mut unproven, &mut in_background);

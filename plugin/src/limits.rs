@@ -11,6 +11,12 @@ pub const LANE_QUEUE: usize = 16_384;
 pub const LANE_PRESSED: usize = LANE_QUEUE / 2;
 /// How long.
 pub const LANE_PRESSED_PAUSE: Duration = Duration::from_millis(1);
+/// How long it is waited before a member gets a lane whose last one could not be started or broke off; doubled each time.
+pub const LANE_PAUSE: Duration = Duration::from_secs(1);
+/// The longest that it is waited.
+pub const LANE_LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A lane that lived that long did not break off soon.
+pub const LANE_GOOD_LIFE: Duration = Duration::from_secs(60);
 /// What may wait for a process that does not read, in bytes of the daemon's memory; more ends its connection. Half of it
 /// is for events of watches: more of those end the watch.
 pub const OUTBOX_BYTES: usize = 32 << 20;

@@ -386,7 +386,8 @@ const fn may_be_much(input: &Input) -> bool {
     )
 }
 
-async fn sleep_until(due: Option<Instant>) {
+/// Waits for that; for ever where it is nothing.
+pub(crate) async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

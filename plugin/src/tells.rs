@@ -1,23 +1,30 @@
 //! What owners of pods are to read, on its way from the lanes to the node.
 //!
 //! A lane leaves it here and goes on. What comes several times before the node is told is told once, with how often it came; so
-//! what waits is never more than one thing of each code for each slot.
+//! what waits is never more than one thing of each code for each slot, and for each slot whether it is served.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Event};
 use gpu_handoff_protocol::{Code, Refusal, SlotId};
 use tokio::sync::Notify;
 
 use crate::limits;
-use crate::node::words::{Tell, Told};
+use crate::node::words::{FromBroker, Refused, Tell, Told};
 
 /// What waits to be told.
 #[derive(Debug, Default)]
 pub struct Tells {
-    waiting: Mutex<BTreeMap<(SlotId, Sort), (Told, u32)>>,
+    waiting: Mutex<Waiting>,
     stirred: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    of_pods: BTreeMap<(SlotId, Sort), (Told, u32)>,
+    /// What slots are not served for; `None`: they are.
+    of_slots: BTreeMap<SlotId, Option<Refused>>,
 }
 
 /// What is counted together.
@@ -37,30 +44,49 @@ impl Tells {
         self.leave(slot, Sort::Refused(refusal.code().number()), || Told::Refused(refusal.into()));
     }
 
+    /// The slot is not served, which the owner of its pod is to read, and whoever looks at the node.
+    pub fn not_served(&self, slot: &SlotId, refusal: &Refusal) {
+        self.lock().of_slots.insert(slot.clone(), Some(refusal.into()));
+        self.refused(slot, refusal);
+    }
+
+    /// The slot is served, or nobody's any more.
+    pub fn served(&self, slot: &SlotId) {
+        self.lock().of_slots.insert(slot.clone(), None);
+        self.stirred.notify_one();
+    }
+
     fn orphaned(&self, slot: &SlotId, leases: u32) {
         self.leave(slot, Sort::Orphaned, || Told::Orphaned { leases });
     }
 
     fn leave(&self, slot: &SlotId, sort: Sort, told: impl FnOnce() -> Told) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, times) = waiting.entry((slot.clone(), sort)).or_insert_with(|| (told(), 0));
+        let mut waiting = self.lock();
+        let (_, times) = waiting.of_pods.entry((slot.clone(), sort)).or_insert_with(|| (told(), 0));
         *times = times.saturating_add(1);
         drop(waiting);
         self.stirred.notify_one();
     }
 
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is to be told now; the rest of it later. Empty: nothing.
     #[must_use]
-    pub fn take(&self) -> Vec<Tell> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take(&self) -> Vec<FromBroker> {
+        let mut waiting = self.lock();
         let mut taken = Vec::new();
         while taken.len() < limits::TELLS_AT_A_TIME {
-            let Some(((slot, _), (what, times))) = waiting.pop_first() else { break };
-            taken.push(Tell { slot, times, what });
+            if let Some((slot, with)) = waiting.of_slots.pop_first() {
+                taken.push(FromBroker::Unserved { slot, with });
+            } else if let Some(((slot, _), (what, times))) = waiting.of_pods.pop_first() {
+                taken.push(FromBroker::Tell(Tell { slot, times, what }));
+            } else {
+                return taken;
+            }
         }
-        if !waiting.is_empty() {
-            self.stirred.notify_one();
-        }
+        self.stirred.notify_one();
         taken
     }
 
@@ -127,10 +153,11 @@ mod tests {
         one.refused(&Refusal::new(Code::ShuttingDown));
         other.refused(&Refusal::new(Code::Forked));
         other.overhear(&BrokerMessage { request: 4, body: BrokerBody::Cancelled });
-        let told: Vec<_> = tells.take().into_iter().map(|t| (t.slot.to_string(), t.times, t.what)).collect();
-        let forked = Told::Refused((&Refusal::new(Code::Forked)).into());
-        let wanted = [("a".to_owned(), 4, Told::Refused((&refusal).into())), ("b".to_owned(), 1, forked)];
-        assert_eq!(told, wanted);
+        let tell = |slot: &str, times, refusal: &Refusal| {
+            let what = Told::Refused(refusal.into());
+            FromBroker::Tell(Tell { slot: slot.parse().unwrap(), times, what })
+        };
+        assert_eq!(tells.take(), [tell("a", 4, &refusal), tell("b", 1, &Refusal::new(Code::Forked))]);
         assert_eq!(tells.take(), []);
     }
 
@@ -144,5 +171,26 @@ mod tests {
         assert_eq!(tells.take().len(), limits::TELLS_AT_A_TIME);
         tells.stirred().await;
         assert_eq!(tells.take().len(), 1);
+    }
+
+    #[test]
+    fn whether_a_slot_is_served_is_told_as_it_is_now() {
+        let tells = Tells::default();
+        let slots = ["a", "b"].map(|slot| slot.parse::<SlotId>().unwrap());
+        let refusal = Refusal::new(Code::BrokerUnavailable);
+        slots.iter().for_each(|slot| tells.not_served(slot, &refusal));
+        tells.served(&slots[0]);
+        let words = tells.take();
+        let [
+            FromBroker::Unserved { slot: a, with: None },
+            FromBroker::Unserved { slot: b, with: Some(with) },
+            ..,
+        ] = &words[..]
+        else {
+            panic!("{words:?}")
+        };
+        assert_eq!(([a, b], with.refusal()), (slots.each_ref(), Some(refusal)));
+        // And their owners are to read of it.
+        assert_eq!(words.iter().filter(|word| matches!(word, FromBroker::Tell(_))).count(), 2);
     }
 }

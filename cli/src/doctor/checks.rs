@@ -17,7 +17,7 @@ mod webhook;
 mod tests;
 
 /// All of them. `docs/doctor.md` has a section on each.
-pub(super) const ALL: [Check; 18] = [
+pub(super) const ALL: [Check; 19] = [
     Check { id: "daemon.answers", look: daemon::answers },
     Check { id: "daemon.folders", look: daemon::folders },
     Check { id: "broker.serves", look: broker::serves },
@@ -26,6 +26,7 @@ pub(super) const ALL: [Check; 18] = [
     Check { id: "kubelet.pods", look: kubelet::pods },
     Check { id: "kubelet.volumes", look: kubelet::volumes },
     Check { id: "slots.left", look: slots::left },
+    Check { id: "slots.served", look: slots::served },
     Check { id: "policy.file", look: policy::file },
     Check { id: "policy.not-yet", look: policy::not_yet },
     Check { id: "kernel.identity", look: kernel::identity },

@@ -1,234 +1,264 @@
-//! The lanes of the members that there are: started when one comes, ended when it leaves.
+//! The members that there are, and the lanes of those that are served: started when one comes, ended when it leaves.
+//!
+//! Whatever the node says of a member is written into what is known of it first, and its lane is told from there, when there
+//! is one: one that starts late, or once more, knows all that was said before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
 
-use gpu_handoff_policy::{Policy, Quota};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::socket::SeqListener;
-use gpu_handoff_protocol::{Refusal, SlotId};
-use tokio::sync::{mpsc, watch};
+use gpu_handoff_protocol::{Code, Refusal, SlotId};
+use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::identity::cgroup::{ContainerId, Root};
-use crate::identity::{Door, Home};
-use crate::lane::{self, Lane, LaneSpec, Shared};
+use crate::lane::{Lane, Shared};
 use crate::limits;
-use crate::members::{Holds, Member};
+use crate::members::Member;
 use crate::node::client::News;
 use crate::node::words::{Refused, Setup};
-use crate::registry::{Input, MemberFacts, MemberId};
+use crate::registry::{Input, MemberId};
 
-/// The lanes, by their members.
+mod serving;
+
+use serving::{Ground, Serving};
+
+/// The members, by their slots.
 pub(super) struct Lanes {
-    shared: Shared,
+    ground: Ground,
     policy: Policy,
-    /// Members that may not be in their groups: they wait for a policy by which they may.
-    uninvited: BTreeMap<SlotId, (Member, SeqListener)>,
-    daemon_user: u32,
-    cgroup_root: Root,
-    ends: mpsc::Sender<MemberId>,
     last: u32,
-    serving: HashMap<MemberId, Serving>,
-    /// The member that has the slot now: one that had it before may not have ended yet.
-    of_slot: HashMap<SlotId, MemberId>,
+    members: BTreeMap<SlotId, Here>,
+    /// Lanes that were told to end, and have not yet.
+    ending: HashMap<MemberId, Lane>,
 }
 
-struct Serving {
-    lane: Lane,
-    slot: SlotId,
-    /// Tells it that its member is gone.
-    leave: watch::Sender<bool>,
-    containers: Option<watch::Sender<BTreeSet<ContainerId>>>,
-    holds: watch::Sender<Holds>,
-    held_back: watch::Sender<Option<Refusal>>,
-    quota: watch::Sender<Quota>,
-    facts: MemberFacts,
+/// A member that there is.
+struct Here {
+    member: Member,
+    /// When its pod will be gone, where that is known.
+    ending: Option<Instant>,
+    listener: SeqListener,
+    state: State,
+    /// Lanes in a row that could not be started, or soon broke off.
+    failures: u32,
+    /// The node was told that it is not served.
+    is_reported: bool,
+}
+
+enum State {
+    Served(Serving),
+    /// Not in its group by this policy: it waits for another one.
+    Uninvited,
+    /// Its lane could not be started, or broke off: it is tried again then.
+    Failed(Instant),
 }
 
 impl Lanes {
     /// None yet; and where the members are told whose lane has ended, however it did.
     pub(super) fn new(setup: &Setup, policy: Policy, shared: Shared) -> (Self, mpsc::Receiver<MemberId>) {
         let (ends, ended) = mpsc::channel(limits::MEMBERS);
-        let lanes = Self {
-            shared,
-            policy,
-            uninvited: BTreeMap::new(),
-            daemon_user: setup.daemon_user,
-            cgroup_root: setup.cgroup_root.clone(),
-            ends,
-            last: 0,
-            serving: HashMap::new(),
-            of_slot: HashMap::new(),
-        };
-        (lanes, ended)
+        let (daemon_user, cgroup_root) = (setup.daemon_user, setup.cgroup_root.clone());
+        let ground = Ground { shared, daemon_user, cgroup_root, ends };
+        let (members, ending) = (BTreeMap::new(), HashMap::new());
+        (Self { ground, policy, last: 0, members, ending }, ended)
     }
 
+    /// How many members are served.
     pub(super) fn len(&self) -> usize {
-        self.serving.len()
+        self.members.values().filter(|here| matches!(here.state, State::Served(_))).count()
     }
 
-    /// Does what the node says of members. What concerns one that is not served any more is of no interest.
+    /// Does what the node says of members. What concerns one that is not there any more is of no interest.
     pub(super) fn hear(&mut self, news: News) {
         match news {
-            News::Came(member, listener) => {
-                let (slot, pod) = (member.slot.clone(), member.pod.clone());
-                if let Err(e) = self.start(member, listener) {
-                    error!(%slot, %pod, error = %e, "the member's lane could not be started: its slot is not served");
-                }
-            }
-            News::Left(slot) => self.end(&slot),
+            News::Came(member, listener) => self.come(member, listener),
+            News::Left(slot) => self.leave(&slot),
             News::Containers(slot, containers) => {
-                if let Some(told) = self.of_slot(&slot).and_then(|serving| serving.containers.as_ref()) {
-                    told.send_replace(containers);
-                }
+                self.learn(&slot, |here| here.member.containers = Some(containers));
             }
-            News::HeldBack(slot, with) => self.is_held_back(&slot, with),
-            News::Holds(slot, holds) => self.now_holds(&slot, holds),
+            News::HeldBack(slot, with) => {
+                self.learn(&slot, |here| here.member.held_back = with.as_ref().map(Refused::from));
+            }
+            News::Holds(slot, holds) => self.learn(&slot, |here| here.member.holds = holds),
+            News::Ending(slot, until) => self.learn(&slot, |here| here.ending = Some(until)),
             News::Policy(policy) => self.go_by(*policy),
-            News::Ending(slot, until) => {
-                if let Some(member) = self.of_slot.get(&slot) {
-                    self.shared.owner.apply(None, Input::MemberEnding(*member, until)).log();
-                }
-            }
         }
     }
 
-    /// The applications of a member's pod are not to be started yet, or may be now.
-    fn is_held_back(&mut self, slot: &SlotId, with: Option<Refusal>) {
-        if let Some((member, _)) = self.uninvited.get_mut(slot) {
-            member.held_back = with.as_ref().map(Refused::from);
-        }
-        if let Some(serving) = self.of_slot(slot) {
-            serving.held_back.send_replace(with);
-        }
+    /// A member has come: it is served, or what keeps it from that is told.
+    pub(super) fn come(&mut self, member: Member, listener: SeqListener) {
+        let slot = member.slot.clone();
+        self.leave(&slot);
+        let (ending, state, failures, is_reported) = (None, State::Uninvited, 0, false);
+        self.members.insert(slot.clone(), Here { member, ending, listener, state, failures, is_reported });
+        self.serve(&slot);
     }
 
-    /// What GPUs a member holds has become known, or unknown.
-    fn now_holds(&mut self, slot: &SlotId, holds: Holds) {
-        if let Some((member, _)) = self.uninvited.get_mut(slot) {
-            member.holds.clone_from(&holds);
-        }
-        if let Some(member) = self.of_slot.get(slot) {
-            if let Some(serving) = self.serving.get(member) {
-                serving.holds.send_replace(holds.clone());
-            }
-            self.shared.owner.apply(None, Input::MemberHolds(*member, holds)).log();
+    /// Something has become known of a member.
+    fn learn(&mut self, slot: &SlotId, what: impl FnOnce(&mut Here)) {
+        if let Some(here) = self.members.get_mut(slot) {
+            what(here);
+            here.tell(&self.ground, &self.policy);
         }
     }
 
     /// Another policy is in force.
     fn go_by(&mut self, policy: Policy) {
         self.policy = policy;
-        let mut strangers = Vec::new();
-        for serving in self.serving.values() {
-            match self.policy.may_be_member(&serving.facts.party()) {
-                Ok(()) => drop(serving.quota.send_replace(self.policy.quota_of(&serving.facts.party()))),
-                Err(refusal) => strangers.push((serving.slot.clone(), refusal)),
+        for (slot, here) in &mut self.members {
+            match self.policy.may_be_member(&here.member.party()) {
+                Ok(()) => here.tell(&self.ground, &self.policy),
+                Err(refusal) => {
+                    if let State::Served(serving) = std::mem::replace(&mut here.state, State::Uninvited) {
+                        error!(%slot, %refusal, "the pod may not be in its group any more: its slot is not served");
+                        self.ending.insert(serving.id, serving.end(&self.ground));
+                        here.is_not_served(&self.ground, &refusal);
+                    }
+                }
             }
         }
-        for (slot, refusal) in strangers {
-            error!(%slot, %refusal, "the pod may not be in its group any more");
-            self.shared.tells.refused(&slot, &refusal);
-            self.end(&slot);
-        }
-        self.shared.owner.apply(None, Input::NewPolicy(Box::new(self.policy.clone()))).log();
-        for (slot, (member, listener)) in std::mem::take(&mut self.uninvited) {
-            if let Err(e) = self.start(member, listener) {
-                error!(%slot, error = %e, "the member's lane could not be started: its slot is not served");
-            }
+        self.ground.shared.owner.apply(None, Input::NewPolicy(Box::new(self.policy.clone()))).log();
+        self.serve_those(|state| matches!(state, State::Uninvited));
+    }
+
+    /// When it is to be [tried again](Self::try_again) to serve a member.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.members.values().filter_map(|here| here.state.again()).min()
+    }
+
+    /// Tries again to serve those that could not be served before, where it is time.
+    pub(super) fn try_again(&mut self, now: Instant) {
+        self.serve_those(|state| state.again().is_some_and(|at| at <= now));
+    }
+
+    fn serve_those(&mut self, which: impl Fn(&State) -> bool) {
+        let those = self.members.iter().filter(|(_, here)| which(&here.state));
+        for slot in those.map(|(slot, _)| slot.clone()).collect::<Vec<_>>() {
+            self.serve(&slot);
         }
     }
 
-    fn of_slot(&self, slot: &SlotId) -> Option<&Serving> {
-        self.serving.get(self.of_slot.get(slot)?)
-    }
-
-    /// Starts the lane of a member.
-    pub(super) fn start(&mut self, member: Member, listener: SeqListener) -> io::Result<()> {
-        if self.serving.len() >= limits::MEMBERS {
-            return Err(io::Error::other(format!("there are {} members already", limits::MEMBERS)));
+    /// Starts the lane of a member that has none, if it may be in its group.
+    fn serve(&mut self, slot: &SlotId) {
+        let lanes = self.len() + self.ending.len();
+        let Some(here) = self.members.get_mut(slot) else { return };
+        let pod = &here.member.pod;
+        if let Err(refusal) = self.policy.may_be_member(&here.member.party()) {
+            error!(%slot, %pod, %refusal, "the pod may not be in its group: its slot is not served");
+            here.state = State::Uninvited;
+            return here.is_not_served(&self.ground, &refusal);
         }
-        let id = MemberId(self.last);
+        if lanes >= limits::MEMBERS {
+            let why = format!("there are {lanes} lanes already, of members that left before too");
+            return here.fail(&self.ground, &why);
+        }
+        let (id, quota) = (MemberId(self.last), self.policy.quota_of(&here.member.party()));
         self.last += 1;
-        if let Err(refusal) = self.policy.may_be_member(&member.party()) {
-            error!(slot = %member.slot, pod = %member.pod, %refusal, "the pod may not be in its group: its slot is not served");
-            self.shared.tells.refused(&member.slot, &refusal);
-            self.uninvited.insert(member.slot.clone(), (member, listener));
-            return Ok(());
-        }
-        let (quota, may_have) = watch::channel(self.policy.quota_of(&member.party()));
-        let Member { slot, pod, uid, group, service_account, user, holds, held_back, containers } = member;
-        let facts = MemberFacts {
-            pod: pod.clone(),
-            slot: slot.clone(),
-            uid: uid.clone(),
-            group: group.clone(),
-            service_account,
-            holds: holds.clone(),
-        };
-        self.shared.owner.apply(None, Input::MemberJoined(id, facts.clone())).log();
-        let (containers, home) = match containers.map(watch::channel) {
-            Some((told, known)) => {
-                (Some(told), Some(Arc::new(Home::new(uid.clone(), known, self.cgroup_root.clone()))))
+        match Serving::start(&self.ground, id, &here.member, &here.listener, quota) {
+            Ok(serving) => {
+                here.state = State::Served(serving);
+                here.tell(&self.ground, &self.policy);
+                here.is_over(&self.ground);
             }
-            None => (None, None),
-        };
-        let (holds, held) = watch::channel(holds);
-        let (held_back, refused_with) = watch::channel(held_back.and_then(|refused| refused.refusal()));
-        let door = Door { user, daemon: self.daemon_user };
-        let spec = LaneSpec {
-            member: id,
-            pod,
-            slot: slot.clone(),
-            uid,
-            group,
-            door,
-            home,
-            quota: may_have,
-            held_back: refused_with,
-            holds: held,
-        };
-        let (leave, left) = watch::channel(false);
-        let started = lane::start(spec, listener, self.shared.clone(), left, self.ends.clone());
-        let lane = started.inspect_err(|_| self.shared.owner.apply(None, Input::MemberLeft(id)).log())?;
-        self.of_slot.insert(slot.clone(), id);
-        self.serving.insert(id, Serving { lane, slot, leave, containers, holds, held_back, quota, facts });
-        Ok(())
+            Err(e) => here.fail(&self.ground, &e.to_string()),
+        }
     }
 
-    /// Its member is gone: what that held ends, and its lane with it.
-    fn end(&mut self, slot: &SlotId) {
-        self.uninvited.remove(slot);
-        let Some(id) = self.of_slot.remove(slot) else { return };
-        self.shared.owner.apply(None, Input::MemberLeft(id)).log();
-        if let Some(serving) = self.serving.get(&id) {
-            info!(%slot, pod = %serving.lane.pod, "the member has left");
-            serving.leave.send_replace(true);
+    /// A member is gone.
+    fn leave(&mut self, slot: &SlotId) {
+        let Some(mut here) = self.members.remove(slot) else { return };
+        // Whoever has the slot next is another one.
+        here.is_over(&self.ground);
+        if let State::Served(serving) = here.state {
+            info!(%slot, pod = %here.member.pod, "the member has left");
+            self.ending.insert(serving.id, serving.end(&self.ground));
         }
     }
 
     /// A lane has ended. Without it a member can neither be heard nor told anything: where it was not to end, what it held
-    /// ends, and the others go on.
-    pub(super) fn has_ended(&mut self, member: MemberId) {
-        let Some(Serving { lane, slot, leave, .. }) = self.serving.remove(&member) else { return };
-        if !*leave.borrow() {
-            let pod = lane.pod.to_string();
-            error!(
-                pod,
-                "the member's lane has broken off: its buffers and leases end, its slot is not served any more"
-            );
-            self.shared.owner.apply(None, Input::MemberLeft(member)).log();
-            self.of_slot.remove(&slot);
-        }
+    /// ends, the others go on, and it gets another one.
+    pub(super) fn has_ended(&mut self, id: MemberId) {
+        let lane = self.ending.remove(&id).or_else(|| {
+            let here = self.members.values_mut().find(|here| here.is_served_as(id))?;
+            here.break_off(&self.ground)
+        });
         // It has said that it ends: there is nothing to wait for but the thread's own end.
-        if lane.thread.join().is_err() {
-            warn!(member = member.0, "a member's lane had broken off");
+        if lane.is_some_and(|lane| lane.thread.join().is_err()) {
+            warn!(member = id.0, "a member's lane had broken off");
         }
     }
 
     /// The threads, for whoever waits for all of them.
     pub(super) fn into_threads(self) -> Vec<(MemberId, Lane)> {
-        self.serving.into_iter().map(|(id, serving)| (id, serving.lane)).collect()
+        let served = self.members.into_values().filter_map(|here| match here.state {
+            State::Served(serving) => Some((serving.id, serving.into_lane())),
+            State::Uninvited | State::Failed(_) => None,
+        });
+        served.chain(self.ending).collect()
     }
 }
+
+impl Here {
+    fn is_served_as(&self, id: MemberId) -> bool {
+        matches!(&self.state, State::Served(serving) if serving.id == id)
+    }
+
+    /// Its lane, where it has one, is told what it does not know yet.
+    fn tell(&mut self, ground: &Ground, policy: &Policy) {
+        if let State::Served(serving) = &mut self.state {
+            serving.tell(ground, &self.member, self.ending, policy.quota_of(&self.member.party()));
+        }
+    }
+
+    /// Its lane has ended by itself.
+    fn break_off(&mut self, ground: &Ground) -> Option<Lane> {
+        let State::Served(serving) = std::mem::replace(&mut self.state, State::Uninvited) else {
+            return None;
+        };
+        if serving.since.elapsed() > limits::LANE_GOOD_LIFE {
+            self.failures = 0;
+        }
+        let lane = serving.end(ground);
+        self.fail(ground, "its lane has broken off: what it held has ended");
+        Some(lane)
+    }
+
+    /// It has no lane; later it may get one.
+    fn fail(&mut self, ground: &Ground, why: &str) {
+        let (slot, pod) = (&self.member.slot, &self.member.pod);
+        let pause = limits::LANE_PAUSE.saturating_mul(1 << self.failures.min(16));
+        let pause = pause.min(limits::LANE_LONGEST_PAUSE);
+        error!(%slot, %pod, why, again_in = ?pause, "a member cannot be served");
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Failed(Instant::now() + pause);
+        let refusal = Refusal::new(Code::BrokerUnavailable).compared_with("slot", "served", why).with_remedy(
+            "nothing: it is tried again by itself; if it stays, the node daemon's log says more",
+        );
+        self.is_not_served(ground, &refusal);
+    }
+
+    fn is_not_served(&mut self, ground: &Ground, refusal: &Refusal) {
+        self.is_reported = true;
+        ground.shared.tells.not_served(&self.member.slot, refusal);
+    }
+
+    /// What the node was told of it is not so any more.
+    fn is_over(&mut self, ground: &Ground) {
+        if std::mem::take(&mut self.is_reported) {
+            ground.shared.tells.served(&self.member.slot);
+        }
+    }
+}
+
+impl State {
+    const fn again(&self) -> Option<Instant> {
+        match self {
+            Self::Failed(at) => Some(*at),
+            Self::Served(_) | Self::Uninvited => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,10 @@ impl Broker {
                             }
                             Vec::new()
                         }
+                        Ok(FromBroker::Unserved { slot, with }) => {
+                            slots.is_unserved(&slot, with.and_then(|refused| refused.refusal()));
+                            Vec::new()
+                        }
                         Err(e) => return Err(format!("it said what a broker does not say ({e})")),
                     }
                 }

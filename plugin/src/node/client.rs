@@ -240,8 +240,8 @@ impl Line {
             tokio::select! {
                 () = async { sleep_until(not_before.into()).await; tells.stirred().await } => {
                     not_before = Instant::now() + limits::TELL_PAUSE;
-                    for tell in tells.take() {
-                        if self.say(&FromBroker::Tell(tell)).await.is_err() {
+                    for word in tells.take() {
+                        if self.say(&word).await.is_err() {
                             return;
                         }
                     }

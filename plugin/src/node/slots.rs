@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::SlotId;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket::SeqListener;
+use gpu_handoff_protocol::{Refusal, SlotId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
@@ -90,6 +90,8 @@ pub(super) struct Seen {
     pub(super) member: Member,
     /// When its pod will be gone, where that is known.
     pub(super) ending: Option<Instant>,
+    /// Why it is not served, by the word of the broker that there is.
+    pub(super) unserved: Option<Refusal>,
 }
 
 /// A member's slot. Its socket is removed with it.
@@ -97,6 +99,7 @@ pub(super) struct Seen {
 struct Slot {
     member: Member,
     ending: Option<Instant>,
+    unserved: Option<Refusal>,
     listener: Arc<OwnedFd>,
     path: PathBuf,
 }
@@ -149,8 +152,9 @@ impl Slots {
     /// Has the node's status tell of a slot as it is now.
     fn tell(&self, name: &SlotId) {
         self.seen.send_modify(|seen| match self.slots.get(name) {
-            Some(Slot { member, ending, .. }) => {
-                seen.insert(name.clone(), Seen { member: member.clone(), ending: *ending });
+            Some(Slot { member, ending, unserved, .. }) => {
+                let (member, unserved) = (member.clone(), unserved.clone());
+                seen.insert(name.clone(), Seen { member, ending: *ending, unserved });
             }
             None => {
                 seen.remove(name);
@@ -158,9 +162,21 @@ impl Slots {
         });
     }
 
-    /// A broker serves them from now on, or none does.
-    pub(super) fn are_served(&self, serving: bool) {
+    /// A broker serves them from now on, or none does. Each says itself which of them it does not.
+    pub(super) fn are_served(&mut self, serving: bool) {
         self.serving.send_replace(serving);
+        let told = self.slots.iter().filter(|(_, slot)| slot.unserved.is_some());
+        for name in told.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.is_unserved(&name, None);
+        }
+    }
+
+    /// The broker does not serve a slot for this, or does.
+    pub(super) fn is_unserved(&mut self, name: &SlotId, with: Option<Refusal>) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            slot.unserved = with;
+            self.tell(name);
+        }
     }
 
     /// The member that has a slot.
@@ -295,7 +311,8 @@ fn make(run_dir: &Path, member: Member) -> io::Result<Slot> {
     let listener = SeqListener::bind(&path)?;
     let user = member.user;
     let mode = if member.containers.is_some() { 0o666 } else { 0o600 };
-    let slot = Slot { member, ending: None, listener: Arc::new(listener.into_fd()), path };
+    let listener = Arc::new(listener.into_fd());
+    let slot = Slot { member, ending: None, unserved: None, listener, path };
     std::fs::set_permissions(&slot.path, Permissions::from_mode(mode))?;
     if let Some(user) = user {
         std::os::unix::fs::chown(&slot.path, Some(user), None)?;
@@ -356,5 +373,31 @@ mod tests {
         assert_eq!((told.containers.as_ref().map(BTreeSet::len), sockets.len()), (Some(1), 1));
         assert!(matches!(&beside[..], [(FromNode::Ending { within_ms: 30_000, .. }, _)]), "{beside:?}");
         assert!(slots.apply(Change::Containers("p-2".parse().unwrap(), BTreeSet::new())).is_none());
+    }
+
+    #[test]
+    fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+        let seen = slots.seen();
+        let why = |slot: &str| seen.borrow()[&slot.parse().unwrap()].unserved.clone();
+        let [one, other] = ["p-1", "p-2"].map(|slot| slot.parse::<SlotId>().unwrap());
+        for slot in ["p-1", "p-2"] {
+            assert!(join(&mut slots, member(slot, slot)).1.is_ok());
+        }
+        slots.are_served(true);
+        let refusal = Refusal::new(gpu_handoff_protocol::Code::BrokerUnavailable);
+        slots.is_unserved(&one, Some(refusal.clone()));
+        slots.is_unserved(&other, Some(refusal.clone()));
+        slots.is_unserved(&"p-3".parse().unwrap(), Some(refusal.clone()));
+        assert_eq!(
+            (why("p-1"), why("p-2"), seen.borrow().len()),
+            (Some(refusal.clone()), Some(refusal.clone()), 2)
+        );
+        slots.is_unserved(&one, None);
+        assert_eq!((why("p-1"), why("p-2")), (None, Some(refusal)));
+        // The next one may serve it.
+        slots.are_served(false);
+        assert_eq!(why("p-2"), None);
     }
 }

@@ -85,7 +85,7 @@ pub struct Setup {
 }
 
 /// What the broker says.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FromBroker {
     /// It serves.
@@ -100,6 +100,14 @@ pub enum FromBroker {
     /// Something that the owner of a pod may want to read. The node holds it against the slots that there are and to its own
     /// rate. Not answered.
     Tell(Tell),
+    /// What a slot is not served for; `None`: it is, as all are of which it says nothing. For the node's status alone. Not
+    /// answered.
+    Unserved {
+        /// The slot.
+        slot: SlotId,
+        /// Why.
+        with: Option<Refused>,
+    },
 }
 
 /// Something that the owner of a pod may want to read.
@@ -289,6 +297,8 @@ mod tests {
             r#"{"ask":{"id":7,"command":"start-worker","user":0}}"#,
             r#"{"tell":{"slot":"a","times":1,"what":{"said":"anything"}}}"#,
             r#"{"tell":{"slot":"../a","times":1,"what":{"orphaned":{"leases":1}}}}"#,
+            r#"{"unserved":{"slot":"../a","with":null}}"#,
+            r#"{"unserved":{"slot":"a","with":"a text of any length"}}"#,
             r#"{"setup":{}}"#,
             "",
         ] {

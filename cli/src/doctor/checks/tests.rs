@@ -281,6 +281,26 @@ fn slots_that_run_out() {
 }
 
 #[test]
+fn slots_that_are_not_served() {
+    let with = |unserved: &[&str]| {
+        of_status("slots.served", |s| {
+            let member = |why: &&str| Member {
+                namespace: "ml".into(),
+                pod: "p".into(),
+                unserved: Some((*why).into()),
+                ..Member::default()
+            };
+            s.slots.as_mut().unwrap().members.extend(unserved.iter().map(member));
+        })
+    };
+    let denied = "POLICY_DENIED (group: wanted one)";
+    says(&with(&[]), Verdict::Ok, "each of 2");
+    says(&with(&[denied]), Verdict::Note, "ml/p (POLICY_DENIED (group: wanted one))");
+    says(&with(&[denied, "BROKER_UNAVAILABLE (slot: no thread)"]), Verdict::Problem, "no thread");
+    says(&with(&[denied; 5]), Verdict::Note, ", and 2 more");
+}
+
+#[test]
 fn a_policy_that_is_refused_or_grants_too_early() {
     let refused = |s: &mut StatusResponse| {
         let policy = s.policy.as_mut().unwrap();

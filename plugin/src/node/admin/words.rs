@@ -37,7 +37,7 @@ pub(super) fn broker(broker: &Broker, serving: bool) -> proto::Broker {
 pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, now: SystemTime) -> proto::Slots {
     let at = Instant::now();
     let member = |(slot, seen): (&SlotId, &Slot)| {
-        let Slot { member, ending } = seen;
+        let Slot { member, ending, unserved } = seen;
         proto::Member {
             slot: slot.to_string(),
             namespace: member.pod.namespace.to_string(),
@@ -47,6 +47,7 @@ pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, now: SystemTime) -> proto::S
             service_account: member.service_account.as_ref().map(ToString::to_string).unwrap_or_default(),
             containers: member.containers.as_ref().map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
             ends_ms: ending.map(|until| ms(now + until.saturating_duration_since(at))),
+            unserved: unserved.as_ref().map(ToString::to_string),
         }
     };
     let limit = u32::try_from(limits::MEMBERS).unwrap_or(u32::MAX);
