@@ -34,7 +34,7 @@ pub struct InjectArgs {
     /// The settings of the injection: docs/annotations.md lists them
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// The policy of the nodes, which may let pods into a group of another namespace; default: into none
+    /// The policy of the nodes, by which pods are let into groups of other namespaces, and denied what theirs may not have; default: as without one
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
     /// The sidecar's image, whatever the settings say

@@ -231,6 +231,23 @@ fn settings_come_from_a_file() {
 }
 
 #[test]
+fn the_policy_comes_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    let with = |policy: &str| {
+        std::fs::write(&path, format!("version: gpu-handoff.io/v1\n{policy}")).unwrap();
+        inject(&["--policy", path.to_str().unwrap(), "-o", "json"], POD)
+    };
+    let output = with("namespaces: {ml: {profiles: []}}\n");
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
+    let told = text(&output.stderr);
+    assert!(told.contains("NOT_GRANTED\n    profile: wanted none, found client\n"), "{told}");
+    let output = with("namespaces: {ml: {on-failure: start}}\n");
+    let pod: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(has_sidecar(&pod) && pod["spec"]["initContainers"][0]["startupProbe"].is_null());
+}
+
+#[test]
 fn what_cannot_be_read_is_exit_code_2() {
     for (arguments, input, told) in [
         (vec!["-f", "/nowhere/pod.yaml", "--image", "x"], "", "/nowhere/pod.yaml"),

@@ -29,6 +29,9 @@ pub(crate) fn check(
     operating_system(pod, &mut reasons);
     runtime(pod, settings, &mut reasons);
     foreign_group(pod, wishes, namespace, policy, &mut reasons);
+    for refusal in policy.denied_of(namespace, wishes.asks()) {
+        reasons.add(Reason::not_granted(&refusal));
+    }
     parts::check(pod, wishes, settings, &mut reasons);
     reasons.into_result()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpu_handoff_protocol::Compared;
+use gpu_handoff_protocol::{Compared, Refusal};
 
 use crate::limits;
 
@@ -50,6 +50,8 @@ codes! {
     GroupAmbiguous = "GROUP_AMBIGUOUS", "keep one of gpu-handoff.io/group and gpu-handoff.io/group-from-label";
     /// The group belongs to another namespace, and nothing allows this one in.
     ForeignGroup = "FOREIGN_GROUP", "name a group of the pod's own namespace, or ask the administrator for a rule of the policy that names both namespaces";
+    /// The policy does not grant that to pods of this namespace.
+    NotGranted = "NOT_GRANTED", "leave it out, or ask the administrator for a line in the policy";
     /// A later version brings that.
     NotYet = "NOT_YET", "remove it until that version is installed; what it asks for would not happen";
     /// The annotation would change nothing beside the others.
@@ -107,6 +109,14 @@ impl Reason {
             found: shown(found, limits::SHOWN_BYTES),
         };
         Self { code, compared, remedy: None }
+    }
+
+    /// What a policy refuses a pod: compared and remedied in its words, which the node would say too.
+    pub(crate) fn not_granted(refusal: &Refusal) -> Self {
+        let compared = refusal.compared().first();
+        let [what, wanted, found] =
+            compared.map_or([""; 3], |c| [&c.what, &c.wanted, &c.found].map(String::as_str));
+        Self::new(DenialCode::NotGranted, what, wanted, found).with_remedy(refusal.remedy())
     }
 
     pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {

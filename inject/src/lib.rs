@@ -89,7 +89,8 @@ pub fn inject(
     };
     checks::check(&pod, &wishes, namespace, settings, policy)?;
     let mut edit = edit::Edit::new(object.clone());
-    parts::add(&pod, &wishes, namespace, settings, &mut edit)?;
+    let on_failure = policy.on_failure_of(namespace, wishes.on_failure);
+    parts::add(&pod, &wishes, namespace, settings, on_failure, &mut edit)?;
     let (object, patch) = edit.into_parts();
     let warnings = warnings::of_member(&pod, &wishes);
     Ok(Injected { object, patch, wishes: Some(wishes), warnings })

@@ -8,6 +8,7 @@ use crate::edit::Edit;
 use crate::pod::Pod;
 use crate::settings::Settings;
 use crate::wishes::Wishes;
+use crate::words::OnFailure;
 
 mod applications;
 mod marks;
@@ -29,11 +30,12 @@ pub(crate) fn add(
     wishes: &Wishes,
     namespace: &Namespace,
     settings: &Settings,
+    on_failure: OnFailure,
     edit: &mut Edit,
 ) -> Result<(), Denial> {
     marks::add(pod, wishes, edit)?;
     placement::add(pod, wishes, namespace, settings, edit)?;
     volumes::add(pod, edit)?;
     applications::add(pod, wishes, edit)?;
-    sidecar::add(pod, wishes, settings, edit)
+    sidecar::add(pod, on_failure, settings, edit)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpu_handoff_policy::Asks;
 use gpu_handoff_protocol::{GroupKey, Namespace};
 
 use crate::denial::{Denial, Reasons};
@@ -36,8 +37,8 @@ pub struct Wishes {
     pub colocate: Colocate,
     /// The containers that get the socket; `None`: all but the init containers.
     pub containers: Option<Vec<String>>,
-    /// What happens to the applications while the node daemon cannot be reached.
-    pub on_failure: OnFailure,
+    /// What happens to the applications where the pod's start fails; `None`: as the policy says.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl Wishes {
@@ -65,6 +66,12 @@ impl Wishes {
         Ok(wishes)
     }
 
+    /// What of it a policy grants.
+    #[must_use]
+    pub const fn asks(&self) -> Asks {
+        Asks { profile: self.profile, devices: self.devices, on_failure: self.on_failure }
+    }
+
     /// Reads the rest, whether or not there is a group: a user wants to know all that is wrong.
     fn parts(reader: &mut Reader<'_>, group: Option<GroupKey>) -> Option<Self> {
         let profile: Profile = reader.word(Key::Profile).unwrap_or_default();
@@ -80,7 +87,7 @@ impl Wishes {
         let access = reader.word(Key::Access).unwrap_or_default();
         let colocate = reader.word(Key::Colocate).unwrap_or_default();
         let containers = reader.containers();
-        let on_failure = reader.word(Key::OnFailure).unwrap_or_default();
+        let on_failure = reader.word(Key::OnFailure);
         Some(Self {
             group: group?,
             profile,

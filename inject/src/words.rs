@@ -3,7 +3,7 @@
 use std::fmt;
 
 // The policy grants these by the same words.
-pub use gpu_handoff_policy::{Devices, Profile};
+pub use gpu_handoff_policy::{Devices, OnFailure, Profile};
 
 /// A value that is one of a few words.
 pub(crate) trait Word: Copy + 'static {
@@ -66,6 +66,14 @@ impl Word for Devices {
     }
 }
 
+impl Word for OnFailure {
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.as_str()
+    }
+}
+
 words! {
     /// Whether the group shares `/dev/shm`.
     Shm {
@@ -111,14 +119,5 @@ words! {
         Preferred = "preferred",
         /// The scheduler is told nothing.
         None = "none",
-    }
-}
-words! {
-    /// What happens to the applications while the node daemon cannot be reached at the pod's start.
-    OnFailure {
-        /// They are not started before it is.
-        Block = "block",
-        /// They are.
-        Start = "start",
     }
 }

@@ -7,8 +7,8 @@ use gpu_handoff_protocol::{BufferFacts, Code, GroupKey, Kind, Lifetime, Namespac
 
 use crate::quota::within;
 use crate::{
-    Devices, GrantedKind, GroupQuota, GroupTerms, Held, LegacyRule, NamespaceTerms, Orphans, Party, Policy,
-    Profile, Quota,
+    Asks, Devices, FailureRule, GrantedKind, GroupQuota, GroupTerms, Held, LegacyRule, NamespaceTerms,
+    OnFailure, Orphans, Party, Policy, Profile, Quota,
 };
 
 impl Policy {
@@ -130,11 +130,20 @@ impl Policy {
         within(Code::QuotaLeases, "leases of the group", held.group.leases, more, group.leases)
     }
 
-    /// Whether pods of a namespace may have this profile.
-    ///
-    /// # Errors
-    /// `POLICY_DENIED`.
-    pub fn may_have_profile(&self, pods: &Namespace, profile: Profile) -> Result<(), Refusal> {
+    /// Why a pod of a namespace may not have what it asks for, all of it; nothing: it may. Whether it may be in its group is
+    /// [`Self::may_be_member`]'s to say.
+    #[must_use]
+    pub fn denied_of(&self, pods: &Namespace, asks: Asks) -> Vec<Refusal> {
+        let Asks { profile, devices, on_failure } = asks;
+        let outcomes = [
+            self.may_have_profile(pods, profile),
+            self.may_have_devices(pods, devices),
+            self.may_start_anyway(pods, on_failure),
+        ];
+        outcomes.into_iter().filter_map(Result::err).collect()
+    }
+
+    fn may_have_profile(&self, pods: &Namespace, profile: Profile) -> Result<(), Refusal> {
         let granted = self.terms_of(pods).and_then(|own| own.profiles.as_ref()).unwrap_or(&self.profiles);
         if granted.contains(&profile) {
             return Ok(());
@@ -146,11 +155,7 @@ impl Policy {
             .with_remedy(remedy))
     }
 
-    /// Whether pods of a namespace may have device nodes of these GPUs.
-    ///
-    /// # Errors
-    /// `POLICY_DENIED`.
-    pub fn may_have_devices(&self, pods: &Namespace, devices: Devices) -> Result<(), Refusal> {
+    fn may_have_devices(&self, pods: &Namespace, devices: Devices) -> Result<(), Refusal> {
         let granted = self.terms_of(pods).and_then(|own| own.devices).unwrap_or(self.devices);
         if devices <= granted {
             return Ok(());
@@ -158,6 +163,34 @@ impl Policy {
         let remedy =
             format!("have the administrator set `namespaces.{pods}.devices: {devices}` in the policy");
         Err(Refusal::new(Code::PolicyDenied).compared_with("devices", granted, devices).with_remedy(remedy))
+    }
+
+    fn may_start_anyway(&self, pods: &Namespace, asked: Option<OnFailure>) -> Result<(), Refusal> {
+        let (rule, start) = (self.failure_rule_of(pods), OnFailure::Start);
+        if rule != FailureRule::AlwaysBlock || asked != Some(start) {
+            return Ok(());
+        }
+        let remedy = format!(
+            "remove the annotation, or have the administrator set `namespaces.{pods}.on-failure: {}` in the policy",
+            FailureRule::Block
+        );
+        Err(Refusal::new(Code::PolicyDenied)
+            .compared_with("on-failure", OnFailure::Block, start)
+            .with_remedy(remedy))
+    }
+
+    /// What happens to the applications of a pod of a namespace that asks for this where its start fails.
+    #[must_use]
+    pub fn on_failure_of(&self, pods: &Namespace, asked: Option<OnFailure>) -> OnFailure {
+        match self.failure_rule_of(pods) {
+            FailureRule::AlwaysBlock => OnFailure::Block,
+            FailureRule::Block => asked.unwrap_or(OnFailure::Block),
+            FailureRule::Start => asked.unwrap_or(OnFailure::Start),
+        }
+    }
+
+    fn failure_rule_of(&self, pods: &Namespace) -> FailureRule {
+        self.terms_of(pods).and_then(|own| own.on_failure).unwrap_or(self.on_failure)
     }
 
     /// What a pod may hold.

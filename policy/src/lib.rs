@@ -7,7 +7,7 @@
 //! |---|---|
 //! | the whole of it | [`Policy`] |
 //! | values that are one of a few words | `words` |
-//! | who asks | `party` |
+//! | who asks, and for what by a pod's annotations | `party` |
 //! | who may exchange with whom | `exchange` |
 //! | why not, and what would have to be written | `gap` |
 //! | how much one may hold | `quota` |
@@ -36,9 +36,9 @@ mod words;
 
 pub use exchange::{Exchange, GroupRef, Rule, RuleName, Side};
 pub use gap::{Almost, Differs, Gap};
-pub use party::Party;
+pub use party::{Asks, Party};
 pub use policy::Policy;
 pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};
 pub use terms::{GroupTerms, NamespaceTerms};
-pub use words::{Devices, GrantedKind, LegacyRule, Orphans, Profile, Version};
+pub use words::{Devices, FailureRule, GrantedKind, LegacyRule, OnFailure, Orphans, Profile, Version};

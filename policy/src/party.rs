@@ -2,6 +2,8 @@
 
 use gpu_handoff_protocol::{GroupKey, Namespace, ServiceAccount};
 
+use crate::{Devices, OnFailure, Profile};
+
 /// A pod that takes part, by what a policy can name of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party<'a> {
@@ -19,4 +21,15 @@ impl Party<'_> {
     pub fn is_at_home(&self) -> bool {
         *self.namespace == self.group.namespace
     }
+}
+
+/// What a pod asks for by its annotations and a policy grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asks {
+    /// Which kind of program runs in it.
+    pub profile: Profile,
+    /// Whose GPUs its containers have device nodes of.
+    pub devices: Devices,
+    /// What happens to its applications where its start fails; `None`: as the policy says.
+    pub on_failure: Option<OnFailure>,
 }

@@ -7,7 +7,7 @@ use gpu_handoff_protocol::Namespace;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, Rule};
-use crate::words::{Devices, GrantedKind, LegacyRule, Orphans, Profile, Version};
+use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile, Version};
 use crate::{GroupQuota, NamespaceTerms, Quota, amount, bounded};
 
 /// The rules of one node: what holds for all, who may exchange with whom beyond their own group, and what namespaces have
@@ -28,6 +28,8 @@ pub struct Policy {
     pub profiles: BTreeSet<Profile>,
     /// Whose GPUs pods may have device nodes of.
     pub devices: Devices,
+    /// What happens to pods' applications where their start fails.
+    pub on_failure: FailureRule,
     /// Bytes that one pod may publish in buffers that live as long as the pod.
     #[serde(deserialize_with = "amount::bytes")]
     pub pod_lifetime_bytes: u64,
@@ -56,6 +58,7 @@ impl Default for Policy {
             kinds: GrantedKind::ALL.iter().copied().collect(),
             profiles: BTreeSet::from([Profile::Client]),
             devices: Devices::default(),
+            on_failure: FailureRule::default(),
             pod_lifetime_bytes: 0,
             retire_deadline: Duration::from_secs(30),
             orphans: Orphans::default(),

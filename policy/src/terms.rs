@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpu_handoff_protocol::GroupName;
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Devices, GrantedKind, LegacyRule, Orphans, Profile};
+use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile};
 use crate::{GroupQuotaChange, QuotaChange, amount, bounded};
 
 /// What one namespace has of its own: that of its pods, and of its groups, whoever is in them.
@@ -25,6 +25,9 @@ pub struct NamespaceTerms {
     /// Whose GPUs its pods may have device nodes of.
     #[serde(deserialize_with = "bounded::some", skip_serializing_if = "Option::is_none")]
     pub devices: Option<Devices>,
+    /// What happens to its pods' applications where their start fails.
+    #[serde(deserialize_with = "bounded::some", skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<FailureRule>,
     /// Bytes that one of its pods may publish in buffers that live as long as the pod.
     #[serde(deserialize_with = "amount::some_bytes", skip_serializing_if = "Option::is_none")]
     pub pod_lifetime_bytes: Option<u64>,

@@ -86,6 +86,31 @@ words! {
     }
 }
 words! {
+    /// What happens to a pod's applications where its start fails, by its annotation `gpu-handoff.io/on-failure`: the node
+    /// daemon cannot be reached, or it is known that the pod will be able to exchange nothing.
+    #[derive(Default)]
+    OnFailure {
+        /// They are not started before that is over.
+        #[default]
+        Block = "block",
+        /// They are.
+        Start = "start",
+    }
+}
+words! {
+    /// What that annotation is where a pod does not have it, and whether it may say otherwise.
+    #[derive(Default)]
+    FailureRule {
+        /// `block`, and it may say nothing else.
+        AlwaysBlock = "always-block",
+        /// `block`, and it may say otherwise.
+        #[default]
+        Block = "block",
+        /// `start`, and it may say otherwise.
+        Start = "start",
+    }
+}
+words! {
     /// What happens to who still leases a buffer whose time is over.
     #[derive(Default)]
     Orphans {

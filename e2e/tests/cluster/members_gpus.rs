@@ -3,11 +3,12 @@
 use gpu_handoff_e2e::agent::Answer;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
 
 use crate::ground::look_until;
 use crate::members::{By, acquire, connect, holds, publish};
 use crate::plan::{Gpu, Plan};
-use crate::play::{Outcome, Scenario, scenario};
+use crate::play::{Outcome, Scenario, scenario, scenario_alone};
 use crate::pods::STARTED;
 use crate::product;
 use crate::program::agent;
@@ -27,6 +28,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario("members_with_a_gpu_each_are_held_back", Standard::Restricted, a_gpu_each),
         scenario("members_on_slices_of_different_gpus_are_held_back", Standard::Restricted, slices),
         scenario("members_that_start_anyway_are_refused_before_the_driver", Standard::Restricted, anyway),
+        scenario_alone("members_are_held_back_as_the_policy_says", Standard::Restricted, by_policy),
         scenario("members_alone_on_their_node_are_told_where_the_others_are", Standard::Restricted, alone),
     ]
 }
@@ -169,6 +171,38 @@ async fn anyway(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         other => anyhow::bail!("the consumer: {other:?}"),
     };
     scene.told("second", reason, &text).await?;
+    Ok(Outcome::Done)
+}
+
+/// Where the annotation says nothing, the policy does; and it may have it say nothing else.
+async fn by_policy(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    if let Some(few) = less_than_two(scene) {
+        return Ok(few);
+    }
+    claim_two(scene).await?;
+    let policy = |rule: &str| {
+        let terms = json!({ "on-failure": rule });
+        json!({ "version": "gpu-handoff.io/v1", "namespaces": { &scene.namespace: terms } })
+    };
+    product::go_by(scene.ground, &policy("start")).await?;
+    scene.start(claimed("first", "one")).await?;
+    scene.start(claimed("second", "another").under(&policy("start"))?).await?;
+    let note = scene.note("second", &APART).await?;
+    anyhow::ensure!(!note.contains("not started"), "{note}");
+
+    product::go_by(scene.ground, &policy("always-block")).await?;
+    // It was made by somebody who asked no webhook.
+    scene.make(claimed("anyway", "one").starts_anyway()).await?;
+    let note = scene.note("anyway", &["SlotRefused"]).await?;
+    anyhow::ensure!(note.contains("on-failure: wanted block, found start"), "{note}");
+    let of_another_group =
+        |name, claim: &str| agent(name, Gpu::Claim(claim.to_owned())).restricted().member("h");
+    scene.start(of_another_group("third", "one")).await?;
+    scene.make(of_another_group("fourth", "another")).await?;
+    is_held_back(scene, "fourth").await?;
+
+    product::go_by(scene.ground, &policy("start")).await?;
+    scene.runs("fourth", STARTED).await?;
     Ok(Outcome::Done)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_handoff_inject::keys::Key;
+use gpu_handoff_policy::Policy;
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodResourceClaim,
     PodSecurityContext, PodSpec, ResourceClaim, ResourceRequirements, SeccompProfile, SecurityContext,
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
+use serde_json::Value;
 
 use crate::scene::{SHARED, SHARED_AT};
 
@@ -63,6 +65,8 @@ pub(crate) struct Plan {
     group: Option<String>,
     grace_s: Option<i64>,
     starts_anyway: bool,
+    /// The policy that it is injected by.
+    policy: Policy,
 }
 
 impl Plan {
@@ -136,10 +140,16 @@ impl Plan {
         self
     }
 
+    /// A member that is injected by this policy.
+    pub(crate) fn under(mut self, policy: &Value) -> anyhow::Result<Self> {
+        self.policy = Policy::read(&policy.to_string())?;
+        Ok(self)
+    }
+
     /// The pod as it is to be made in a namespace.
     pub(crate) fn pod_in(mut self, namespace: &str) -> anyhow::Result<Pod> {
         let Some(group) = self.group.take() else { return Ok(self.pod()) };
-        let starts_anyway = self.starts_anyway;
+        let (starts_anyway, policy) = (self.starts_anyway, std::mem::take(&mut self.policy));
         let mut pod = self.pod();
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(Key::Group.as_str().to_owned(), group);
@@ -148,7 +158,6 @@ impl Plan {
         }
         let settings: gpu_handoff_inject::Settings =
             serde_json::from_value(serde_json::json!({ "image": SIDECAR, "image-pull-policy": "Never" }))?;
-        let policy = gpu_handoff_policy::Policy::default();
         let injected = gpu_handoff_inject::inject(
             &serde_json::to_value(&pod)?,
             &namespace.parse()?,

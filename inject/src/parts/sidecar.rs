@@ -8,7 +8,6 @@ use crate::keys::{SIDECAR, SLOT_FOLDER, SLOT_VOLUME, SOCKET, SOCKET_FOLDER, SOCK
 use crate::pod::{Container, Pod};
 use crate::qos::Qos;
 use crate::settings::{Amounts, Settings};
-use crate::wishes::Wishes;
 use crate::words::OnFailure;
 
 /// What makes an init container a sidecar.
@@ -60,9 +59,14 @@ pub(super) fn check(pod: &Pod, settings: &Settings, reasons: &mut Reasons) {
     }
 }
 
-pub(super) fn add(pod: &Pod, wishes: &Wishes, settings: &Settings, edit: &mut Edit) -> Result<(), Denial> {
+pub(super) fn add(
+    pod: &Pod,
+    on_failure: OnFailure,
+    settings: &Settings,
+    edit: &mut Edit,
+) -> Result<(), Denial> {
     let list = at(["spec", "initContainers"]);
-    let mut wanted = sidecar(pod, wishes, settings);
+    let mut wanted = sidecar(pod, on_failure, settings);
     let Some((index, found)) = existing(pod) else {
         let mounts: Vec<Value> = MOUNTS.map(mount).into();
         wanted.insert("volumeMounts".to_owned(), mounts.into());
@@ -94,7 +98,7 @@ fn mount((volume, folder, read_only): (&str, &str, bool)) -> Value {
 }
 
 /// The container, without its mounts.
-fn sidecar(pod: &Pod, wishes: &Wishes, settings: &Settings) -> Map<String, Value> {
+fn sidecar(pod: &Pod, on_failure: OnFailure, settings: &Settings) -> Map<String, Value> {
     let mut sidecar = Map::new();
     let mut set = |name: &str, value: Value| sidecar.insert(name.to_owned(), value);
     set("name", json!(SIDECAR));
@@ -103,7 +107,7 @@ fn sidecar(pod: &Pod, wishes: &Wishes, settings: &Settings) -> Map<String, Value
     set("args", json!(arguments()));
     set("restartPolicy", json!(ALWAYS));
     set("securityContext", security(pod, settings));
-    if wishes.on_failure == OnFailure::Block {
+    if on_failure == OnFailure::Block {
         set("startupProbe", probe());
     }
     if let Some(resources) = resources(pod, settings) {

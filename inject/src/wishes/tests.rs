@@ -35,7 +35,7 @@ fn one_annotation_is_enough() {
     assert_eq!(wishes.group.to_string(), "ml/llama");
     assert_eq!((wishes.profile, wishes.shm, wishes.ipc), (Profile::Client, Shm::None, Ipc::None));
     assert_eq!((wishes.pids, wishes.devices), (Pids::Own, Devices::Own));
-    assert_eq!((wishes.colocate, wishes.on_failure), (Colocate::Required, OnFailure::Block));
+    assert_eq!((wishes.colocate, wishes.on_failure), (Colocate::Required, None));
     assert_eq!((wishes.containers, wishes.group_size, wishes.shm_size), (None, None, None));
 }
 
@@ -57,7 +57,7 @@ fn every_value_that_works_today_is_read() {
     let wishes = wishes.unwrap().unwrap();
     assert_eq!(wishes.group.to_string(), "other/llama");
     assert_eq!(wishes.colocate, Colocate::Preferred);
-    assert_eq!(wishes.on_failure, OnFailure::Start);
+    assert_eq!(wishes.on_failure, Some(OnFailure::Start));
     assert_eq!(wishes.containers, Some(vec!["a".to_owned(), "b".to_owned()]));
 }
 

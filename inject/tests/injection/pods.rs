@@ -161,6 +161,41 @@ fn colocate_and_on_failure_do_what_they_say() {
 }
 
 #[test]
+fn the_policy_says_what_a_failed_start_means_where_the_pod_does_not() {
+    let probe = |rule: &str, annotations: &[(&str, &str)]| {
+        let text = format!("version: gpu-handoff.io/v1\nnamespaces: {{ml: {{on-failure: {rule}}}}}\n");
+        let injected = injected_under(&asking(annotations), &settings(), &Policy::read(&text).unwrap());
+        injected.map(|injected| injected.object["spec"]["initContainers"][0]["startupProbe"].is_object())
+    };
+    let (start, block) = ([("on-failure", "start")], [("on-failure", "block")]);
+    assert_eq!((probe("start", &[]), probe("start", &block)), (Ok(false), Ok(true)));
+    assert_eq!((probe("block", &[]), probe("block", &start)), (Ok(true), Ok(false)));
+    assert_eq!((probe("always-block", &[]), probe("always-block", &block)), (Ok(true), Ok(true)));
+    let denial = probe("always-block", &start).unwrap_err().to_string();
+    assert!(denial.starts_with("denied: NOT_GRANTED (on-failure: wanted block, found start)"), "{denial}");
+}
+
+#[test]
+fn a_namespace_without_profiles_takes_no_part() {
+    let under = |text: &str| {
+        let policy = Policy::read(&format!("version: gpu-handoff.io/v1\n{text}")).unwrap();
+        injected_under(&asking(&[("group", "data/llama")]), &settings(), &policy)
+    };
+    let denial = under("namespaces: {ml: {profiles: []}}\n").unwrap_err();
+    let codes: Vec<_> = denial.reasons().iter().map(|reason| reason.code()).collect();
+    assert_eq!(codes, [DenialCode::ForeignGroup, DenialCode::NotGranted], "all that is wrong");
+    let text = denial.to_string();
+    assert!(
+        text.contains("denied: NOT_GRANTED (profile: wanted none, found client); remedy: have "),
+        "{text}"
+    );
+    assert!(text.contains("the administrator add client to `namespaces.ml.profiles`"), "{text}");
+    // A pod that asks for nothing is nobody's business.
+    let policy = Policy::read("version: gpu-handoff.io/v1\nprofiles: []\n").unwrap();
+    assert!(injected_under(&json!({"spec": {"containers": []}}), &settings(), &policy).is_ok());
+}
+
+#[test]
 fn a_groups_name_from_a_label_is_written_down() {
     let mut pod = pod(json!({}));
     pod["metadata"]["annotations"] = json!({"gpu-handoff.io/group-from-label": "set"});

@@ -135,6 +135,8 @@ impl Membership {
                         Ok(())
                     }
                 },
+                // Where nobody writes policies any more, the one in force stays.
+                Ok(()) = self.policies.changed() => self.weigh_all().await,
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
                     // Nobody would be told of any more, and those that go would stay: the node ends, and starts again.
@@ -236,12 +238,14 @@ impl Membership {
         let Some(pod) = self.pods.get(&publish.pod.uid) else {
             return Err(Refusal::NotYet(not_known(publish)));
         };
-        let (mut volume, profile) = Volume::of(publish, pod)?;
+        let (mut volume, asks) = Volume::of(publish, pod)?;
         // The kubelet asks again: another policy may let it in.
         let policy = Arc::clone(&self.policies.borrow());
-        let invited = policy.may_be_member(&volume.member().party());
-        let invited = invited.and_then(|()| policy.may_have_profile(&volume.pod.namespace, profile));
-        invited.map_err(|refusal| Refusal::Invalid(refusal.to_string()))?;
+        let uninvited = policy.may_be_member(&volume.member().party()).err();
+        let mut denied = policy.denied_of(&volume.pod.namespace, asks).into_iter();
+        if let Some(refusal) = uninvited.or_else(|| denied.next()) {
+            return Err(Refusal::Invalid(refusal.to_string()));
+        }
         if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
             return Err(Refusal::Invalid(format!(
                 "the pod has a slot already, as volume {:?}: one is enough for all of its containers",

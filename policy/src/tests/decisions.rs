@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpu_handoff_protocol::{BufferFacts, Code, Kind, Lifetime, Refusal};
 
 use super::{Pod, facts, policy};
-use crate::{Devices, Held, Orphans, Policy, Profile, Quota, Usage};
+use crate::{Asks, Devices, Held, OnFailure, Orphans, Policy, Profile, Quota, Usage};
 
 fn publish(policy: &Policy, pod: &str, held: &Held, kind: Kind) -> Result<(), Refusal> {
     policy.may_publish(&Pod::new(pod).party(), held, &facts(kind))
@@ -49,19 +49,57 @@ fn kinds_profiles_and_devices_are_granted_by_namespace() {
         assert_eq!(code(publish(&policy, pod, &none, kind)), wanted, "{pod} {kind:?}");
     }
     let (ml, web) = (Pod::new("ml g").namespace, Pod::new("web g").namespace);
+    let denied = |namespace, profile, devices| {
+        let refusals = policy.denied_of(namespace, Asks { profile, devices, on_failure: None });
+        refusals.iter().map(|refusal| refusal.compared()[0].what.clone()).collect::<Vec<_>>()
+    };
     for (namespace, profile, granted) in [
         (&web, Profile::Client, true),
         (&web, Profile::Torch, false),
         (&ml, Profile::Client, false),
         (&ml, Profile::Torch, true),
     ] {
-        assert_eq!(policy.may_have_profile(namespace, profile).is_ok(), granted, "{namespace} {profile}");
+        let found = denied(namespace, profile, Devices::Own);
+        assert_eq!(found.is_empty(), granted, "{namespace} {profile} {found:?}");
     }
-    for (namespace, most) in [(&web, Devices::Own), (&ml, Devices::Group)] {
+    for (namespace, profile, most) in
+        [(&web, Profile::Client, Devices::Own), (&ml, Profile::Torch, Devices::Group)]
+    {
         for devices in Devices::ALL {
-            assert_eq!(policy.may_have_devices(namespace, *devices).is_ok(), *devices <= most);
+            assert_eq!(denied(namespace, profile, *devices).is_empty(), *devices <= most);
         }
     }
+    assert_eq!(denied(&web, Profile::Torch, Devices::Node), ["profile", "devices"], "all that is wrong");
+}
+
+#[test]
+fn a_failed_start_is_as_the_pod_asks_within_what_its_namespace_may() {
+    let (start, block) = (Some(OnFailure::Start), Some(OnFailure::Block));
+    let policy =
+        policy("on-failure: start\nnamespaces: {ml: {on-failure: always-block}, web: {on-failure: block}}\n");
+    for (namespace, asked, wanted) in [
+        ("ml", None, OnFailure::Block),
+        ("ml", block, OnFailure::Block),
+        // It was let in by another policy.
+        ("ml", start, OnFailure::Block),
+        ("web", None, OnFailure::Block),
+        ("web", start, OnFailure::Start),
+        ("other", None, OnFailure::Start),
+        ("other", block, OnFailure::Block),
+    ] {
+        let namespace = namespace.parse().unwrap();
+        assert_eq!(policy.on_failure_of(&namespace, asked), wanted, "{namespace} {asked:?}");
+        let asks = Asks { profile: Profile::Client, devices: Devices::Own, on_failure: asked };
+        let is_denied = namespace.as_str() == "ml" && asked == start;
+        assert_eq!(!policy.denied_of(&namespace, asks).is_empty(), is_denied, "{namespace} {asked:?}");
+    }
+    let of_default = |asked| Policy::default().on_failure_of(&Pod::new("ml g").namespace, asked);
+    assert_eq!((of_default(None), of_default(start)), (OnFailure::Block, OnFailure::Start));
+    let asks = Asks { profile: Profile::Client, devices: Devices::Own, on_failure: start };
+    let [refusal] = &policy.denied_of(&Pod::new("ml g").namespace, asks)[..] else { panic!() };
+    let text = refusal.to_string();
+    assert!(text.starts_with("refused: POLICY_DENIED (on-failure: wanted block, found start)"), "{text}");
+    assert!(text.contains("`namespaces.ml.on-failure: block`"), "{text}");
 }
 
 #[test]

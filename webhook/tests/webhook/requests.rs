@@ -189,6 +189,23 @@ async fn a_policy_that_lets_guests_in_is_heard_of_and_one_that_is_none_changes_n
 }
 
 #[tokio::test]
+async fn a_namespace_that_may_take_no_part_is_denied_with_the_nodes_reason() {
+    let (running, pair) = started().await;
+    assert_eq!(connected(&running, &pair).await.inject(&asking()).await["allowed"], true);
+    fs::write(&running.policy, "version: gpu-handoff.io/v1\nnamespaces: {ml: {profiles: []}}\n").unwrap();
+    let denied = until("the policy is in force", || async {
+        let response = connected(&running, &pair).await.inject(&asking()).await;
+        (response["allowed"] == false).then_some(response)
+    })
+    .await;
+    let message = denied["status"]["message"].as_str().unwrap();
+    assert!(message.starts_with("denied: NOT_GRANTED (profile: wanted none, found client)"), "{message}");
+    assert!(message.contains("`namespaces.ml.profiles`"), "{message}");
+    // A pod that asks for nothing is let in.
+    assert_eq!(connected(&running, &pair).await.inject(&review(Value::Null)).await["allowed"], true);
+}
+
+#[tokio::test]
 async fn it_says_that_it_is_leaving_answers_meanwhile_and_ends() {
     let (mut running, pair) = started().await;
     let mut connection = connected(&running, &pair).await;

@@ -155,6 +155,15 @@ impl Membership {
         Ok(())
     }
 
+    /// Weighs again for everybody: another policy is in force.
+    pub(super) async fn weigh_all(&mut self) -> Result<(), Stopping> {
+        let ids: Vec<String> = self.volumes.keys().cloned().collect();
+        for id in ids {
+            self.weigh(&id).await?;
+        }
+        Ok(())
+    }
+
     /// Tells a pod's owner where it will be able to exchange nothing, and holds its applications back, or no longer.
     async fn weigh(&mut self, id: &str) -> Result<(), Stopping> {
         let (refusal, holds_back) = match self.volumes.get(id).and_then(|served| self.weighed(served)) {
@@ -218,7 +227,8 @@ impl Membership {
         let wishes = group::wishes_of(pod)?;
         // Who may go where nobody is has said that it may be alone.
         let may_be_alone = refusal.code() == Code::NoPeerOnNode && wishes.colocate != Colocate::Required;
-        let holds_back = wishes.on_failure == OnFailure::Block && !is_up && !may_be_alone;
+        let on_failure = self.policies.borrow().on_failure_of(&volume.pod.namespace, wishes.on_failure);
+        let holds_back = on_failure == OnFailure::Block && !is_up && !may_be_alone;
         if !holds_back {
             return Some((refusal, false));
         }

@@ -14,6 +14,8 @@ use crate::identity::cgroup::ContainerId;
 use crate::members::Holds;
 use crate::node::devices::{Elsewhere, Found, Place};
 
+mod policy;
+
 /// A membership whose changes are done as the node does them, but that nothing is mounted: a target that is the slot's own folder is
 /// there already.
 struct Ground {

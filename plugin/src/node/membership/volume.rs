@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gpu_handoff_kubelet::csi::{Publish, Refusal};
 use gpu_handoff_kubelet::pods::PodFacts;
-use gpu_handoff_policy::Profile;
+use gpu_handoff_policy::Asks;
 use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, SlotId};
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +42,8 @@ pub(in crate::node) struct Volume {
 }
 
 impl Volume {
-    /// The volume that is asked for, for the pod that it is said to be of; and the pod's profile.
-    pub(super) fn of(publish: &Publish, pod: &PodFacts) -> Result<(Self, Profile), Refusal> {
+    /// The volume that is asked for, for the pod that it is said to be of; and what the pod asks for that a policy grants.
+    pub(super) fn of(publish: &Publish, pod: &PodFacts) -> Result<(Self, Asks), Refusal> {
         let invalid = |why: String| Refusal::Invalid(why);
         let said = [&publish.pod.namespace, &publish.pod.name, &publish.service_account];
         let found = [&pod.namespace, &pod.name, &pod.service_account];
@@ -64,6 +64,7 @@ impl Volume {
             name => Some(name.parse().map_err(bad)?),
         };
         let wishes = group::of(pod, &namespace).map_err(invalid)?;
+        let asks = wishes.asks();
         let volume = Self {
             id: publish.volume.clone(),
             name: publish.name.clone(),
@@ -75,7 +76,7 @@ impl Volume {
             group: wishes.group,
             containers: BTreeSet::new(),
         };
-        Ok((volume, wishes.profile))
+        Ok((volume, asks))
     }
 
     /// Whether it is this one that is asked for again.
