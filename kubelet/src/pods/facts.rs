@@ -27,8 +27,10 @@ pub struct PodFacts {
     pub host_pid: bool,
     /// It is being deleted, and is to be gone by then (its grace period counted in).
     pub deletion: Option<SystemTime>,
-    /// It is being evicted or preempted, or was.
-    pub disrupted: bool,
+    /// The kubelet ends it without deleting it, which is not taken back: it is evicted because the node is short of something,
+    /// gives way to a critical pod, or the node shuts down. What others announce (the Eviction API, the scheduler) may come to
+    /// nothing; where it does not, [`deletion`](Self::deletion) says so.
+    pub ended_by_kubelet: bool,
     /// How far it is.
     pub phase: Phase,
     /// Its containers, in the order of its specification: init containers and sidecars, applications, ephemeral ones.
@@ -139,7 +141,7 @@ pub(crate) fn facts(pod: core::Pod) -> Result<PodFacts, Malformed> {
         host_network: spec.host_network(),
         host_pid: spec.host_pid(),
         deletion: metadata.deletion_timestamp.map(|time| time_of(&time)),
-        disrupted: status.reason() == "Evicted" || is_disruption_target(&status),
+        ended_by_kubelet: is_ended_by_kubelet(&status),
         phase: phase(status.phase()),
         qos: qos(status.qos_class()),
         containers: containers(&spec, &status, &mut truncated),
@@ -174,9 +176,10 @@ fn time_of(time: &core::Time) -> SystemTime {
     UNIX_EPOCH.checked_add(seconds).unwrap_or(UNIX_EPOCH)
 }
 
-fn is_disruption_target(status: &core::PodStatus) -> bool {
+fn is_ended_by_kubelet(status: &core::PodStatus) -> bool {
     let is = |condition: &core::PodCondition| {
-        condition.r#type() == "DisruptionTarget" && condition.status() == "True"
+        (condition.r#type(), condition.status(), condition.reason())
+            == ("DisruptionTarget", "True", "TerminationByKubelet")
     };
     status.conditions.iter().any(is)
 }

@@ -57,6 +57,7 @@ fn status(status: kube::PodStatus) -> core::PodStatus {
     let conditions = status.conditions.unwrap_or_default().into_iter().map(|condition| core::PodCondition {
         r#type: Some(condition.type_),
         status: Some(condition.status),
+        reason: condition.reason,
     });
     let statuses = |statuses: Option<Vec<kube::ContainerStatus>>| {
         let one = |status: kube::ContainerStatus| core::ContainerStatus {
@@ -69,7 +70,6 @@ fn status(status: kube::PodStatus) -> core::PodStatus {
     core::PodStatus {
         phase: status.phase,
         conditions: conditions.collect(),
-        reason: status.reason,
         container_statuses: statuses(status.container_statuses),
         qos_class: status.qos_class,
         init_container_statuses: statuses(status.init_container_statuses),

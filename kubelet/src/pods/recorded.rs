@@ -46,7 +46,7 @@ fn everything_that_is_read_of_a_pod_is_where_kubernetes_puts_it() {
     let text = include_str!("../../tests/recorded/full.json");
     assert_eq!(facts(from_kube::pod(serde_json::from_str(text).unwrap())).unwrap(), pod);
 
-    assert_eq!((pod.host_network, pod.host_pid, pod.disrupted), (true, true, true));
+    assert_eq!((pod.host_network, pod.host_pid, pod.ended_by_kubelet), (true, true, true));
     assert_eq!(pod.deletion, Some(UNIX_EPOCH + Duration::from_secs(1_900_000_000)));
     assert_eq!((pod.phase, pod.qos), (Phase::Failed, Qos::Burstable));
     let containers = pod.containers.iter();

@@ -38,7 +38,7 @@ func main() {
 		},
 		Status: v1.PodStatus{
 			Phase: v1.PodFailed, Reason: "Evicted", Message: "too much memory", QOSClass: v1.PodQOSBurstable, PodIP: "10.0.0.1",
-			Conditions:                 []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse}, {Type: v1.DisruptionTarget, Status: v1.ConditionTrue}},
+			Conditions:                 []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse}, {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet}},
 			InitContainerStatuses:      []v1.ContainerStatus{status("setup", "containerd://5e", 0), status("side", "containerd://51", 4)},
 			ContainerStatuses:          []v1.ContainerStatus{status("app", "cri-o://a0", 3), status("second", "", 0)},
 			EphemeralContainerStatuses: []v1.ContainerStatus{status("debug", "containerd://de", 0)},

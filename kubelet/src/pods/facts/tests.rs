@@ -56,7 +56,7 @@ fn what_is_needed_of_a_pod() {
     );
     assert_eq!((facts.host_network, facts.host_pid), (false, true));
     assert_eq!(facts.deletion, Some(UNIX_EPOCH + Duration::from_secs(1_900_000_000)));
-    assert_eq!((facts.phase, facts.qos, facts.disrupted), (Phase::Running, Qos::Burstable, false));
+    assert_eq!((facts.phase, facts.qos, facts.ended_by_kubelet), (Phase::Running, Qos::Burstable, false));
     assert_eq!(facts.service_account, "builder");
     let containers = facts.containers.iter();
     let containers: Vec<_> =
@@ -75,18 +75,21 @@ fn what_is_needed_of_a_pod() {
 }
 
 #[test]
-fn eviction_shows() {
-    let mut evicted = pod();
-    evicted.status.as_mut().unwrap().reason = text("Evicted");
-    assert!(facts(evicted).unwrap().disrupted);
-    let condition = |status: &str| {
+fn an_end_by_the_kubelet_shows_and_what_is_only_announced_does_not() {
+    let condition = |kind: &str, status: &str, reason: &str| {
         let mut pod = pod();
-        let condition = core::PodCondition { r#type: text("DisruptionTarget"), status: text(status) };
+        let condition = core::PodCondition { r#type: text(kind), status: text(status), reason: text(reason) };
         pod.status.as_mut().unwrap().conditions.push(condition);
-        facts(pod).unwrap().disrupted
+        facts(pod).unwrap().ended_by_kubelet
     };
-    assert!(condition("True"));
-    assert!(!condition("False"));
+    assert!(condition("DisruptionTarget", "True", "TerminationByKubelet"));
+    assert!(!condition("DisruptionTarget", "False", "TerminationByKubelet"));
+    assert!(!condition("Ready", "True", "TerminationByKubelet"));
+    for announced in
+        ["EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC", ""]
+    {
+        assert!(!condition("DisruptionTarget", "True", announced), "{announced}");
+    }
 }
 
 #[test]

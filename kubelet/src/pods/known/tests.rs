@@ -16,7 +16,7 @@ fn facts(uid: &str, label: &str) -> PodFacts {
         host_network: false,
         host_pid: false,
         deletion: None,
-        disrupted: false,
+        ended_by_kubelet: false,
         phase: Phase::Running,
         containers: Vec::new(),
         qos: Qos::BestEffort,

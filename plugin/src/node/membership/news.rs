@@ -106,11 +106,12 @@ pub(super) fn containers(pod: &PodFacts) -> BTreeSet<ContainerId> {
     pod.containers.iter().filter_map(|c| c.container_id.as_deref()?.parse().ok()).collect()
 }
 
-/// When a pod that is being deleted or evicted will be gone.
+/// When a pod that is being deleted, or that the kubelet ends, will be gone. What is retired is not taken back, so that alone counts
+/// which is not either.
 fn ending(pod: &PodFacts, today: SystemTime, now: Instant) -> Option<Instant> {
     let left = |at: SystemTime| at.duration_since(today).unwrap_or_default().min(limits::LONGEST_END);
     match pod.deletion {
         Some(at) => Some(now + left(at)),
-        None => pod.disrupted.then_some(now + Duration::ZERO),
+        None => pod.ended_by_kubelet.then_some(now),
     }
 }

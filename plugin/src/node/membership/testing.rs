@@ -27,7 +27,7 @@ pub(in crate::node) fn pod(annotations: &[(&str, &str)]) -> PodFacts {
         host_network: false,
         host_pid: false,
         deletion: None,
-        disrupted: false,
+        ended_by_kubelet: false,
         phase: Phase::Pending,
         containers: vec![container],
         qos: Qos::BestEffort,

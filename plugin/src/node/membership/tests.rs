@@ -204,6 +204,18 @@ async fn what_becomes_of_the_pod_is_passed_on_once() {
 }
 
 #[tokio::test]
+async fn what_a_pod_that_the_kubelet_ends_has_published_is_retired_at_once() {
+    let mut ground = ground();
+    let mut facts = pod(&[("group", "g")]);
+    ground.hear(added(facts.clone())).await;
+    ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+    facts.ended_by_kubelet = true;
+    ground.hear(PodEvent::Changed(Box::new(facts))).await;
+    assert!(matches!(ground.done.try_recv(), Ok(Change::Ending(..))));
+    assert_eq!(ground.told(), ["TakesPart", "Retiring"]);
+}
+
+#[tokio::test]
 async fn the_slot_of_a_pod_that_is_gone_is_taken_back() {
     for event in [
         PodEvent::Deleted(PodGone { namespace: "team".into(), name: "producer".into(), uid: UID.into() }),
