@@ -222,7 +222,7 @@ pub const VOLUME_ASKED_AGAIN: Duration = Duration::from_secs(300);
 pub const LONGEST_END: Duration = Duration::from_secs(24 * 60 * 60);
 /// Notices for owners of pods that have not been taken up; more are lost, and counted.
 pub const EVENT_QUEUE: usize = 256;
-/// Events that wait for the API server; with more, the newer are lost, and counted.
+/// Events that wait for the API server; with more, the newest of the namespace that has most are lost, and counted.
 pub const EVENTS_WAITING: usize = 256;
 /// Events about one pod at once.
 pub const EVENT_BURST_OF_POD: u32 = 16;
@@ -250,9 +250,11 @@ pub const EVENT_REASON_BYTES: usize = 128;
 pub const EVENT_INSTANCE_CHARS: usize = 128;
 /// Bytes of a pod's name in the names of its events.
 pub const EVENT_POD_NAME_BYTES: usize = 200;
+/// Events that are being written to the API server at a time, one of a namespace.
+pub const EVENT_WRITES: usize = 4;
 /// How long the API server may take for an event.
 pub const EVENT_TIME: Duration = Duration::from_secs(5);
-/// How long an event that could not be written waits; doubled each time.
+/// How long the events of a namespace wait after one could not be written; doubled each time.
 pub const EVENT_PAUSE: Duration = Duration::from_millis(500);
 /// The longest that it waits.
 pub const EVENT_LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -260,6 +262,22 @@ pub const EVENT_LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub const TELL_PAUSE: Duration = Duration::from_millis(500);
 /// Things that the broker tells the node at a time; the others follow after the next pause.
 pub const TELLS_AT_A_TIME: usize = 64;
+/// Things that the node takes of that from the broker at once: two times what it tells at a time. More are left out.
+pub const TELLS: u32 = 128;
+/// How long until it takes one more: somewhat less than the broker needs for one.
+pub const TELL_EACH: Duration = Duration::from_millis(7);
+/// Words that the node reads of a broker at once, of whatever kind; more stay where they are until it may.
+pub const BROKER_WORDS: u32 = 4_096;
+/// How long until it reads one more.
+pub const BROKER_WORD_EACH: Duration = Duration::from_micros(500);
+/// Processes that the node starts for its brokers at once; more are refused.
+pub const CHILDREN: u32 = 128;
+/// How long until it starts one more.
+pub const CHILD_EACH: Duration = Duration::from_millis(250);
+/// Processes that the node kills, and pods that it evicts, at once because the broker names them; more are refused.
+pub const OVERSTAY_DEEDS: u32 = 256;
+/// How long until it does one more.
+pub const OVERSTAY_EACH: Duration = Duration::from_millis(100);
 /// How long kubelet and API server may take to say what a pod holds and where its group is.
 pub const DEVICES_TIME: Duration = Duration::from_secs(3);
 /// How long until they are asked again: where they did not say, and while a pod's applications are held back.

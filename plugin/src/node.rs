@@ -18,6 +18,7 @@
 //! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
 //! | answering its commands | `service` |
+//! | how much of that it may have | `rates` |
 //! | the GPU workers' processes | `workers` |
 //! | which GPUs there are, and whose device nodes a process has | `gpus` |
 //! | which GPUs a pod holds | `devices` |
@@ -58,6 +59,7 @@ mod outlook;
 mod overstays;
 pub mod place;
 pub mod policy;
+mod rates;
 mod restarts;
 mod service;
 pub mod slots;

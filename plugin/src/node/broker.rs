@@ -15,9 +15,11 @@ use tracing::{info, warn};
 
 use super::children::spawn_with_socket;
 use super::place::Place;
+use super::rates;
 use super::service::{Reply, Service};
 use super::slots::{self, Slots};
 use super::words::{FromBroker, FromNode, Setup};
+use crate::allowance::Allowance;
 use crate::config::Config;
 use crate::limits;
 
@@ -27,6 +29,8 @@ pub(super) struct Broker {
     child: Child,
     socket: AsyncSeqPacket,
     buffer: RecvBuffer,
+    /// Of words that are read.
+    words: Allowance,
     /// What it is told first.
     first_words: Vec<Outgoing>,
     began: Instant,
@@ -60,6 +64,7 @@ impl Broker {
             child,
             socket,
             buffer: RecvBuffer::new(),
+            words: rates::words(Instant::now()),
             first_words,
             began: Instant::now(),
             ready: false,
@@ -83,8 +88,14 @@ impl Broker {
         }
         let late = tokio::time::Instant::from_std(self.began + limits::BROKER_START_TIME);
         loop {
+            let may_read = self.words.next(Instant::now());
+            let word = async {
+                sleep_until(may_read.into()).await;
+                self.socket.recv(&mut self.buffer).await
+            };
             let replies = tokio::select! {
-                received = self.socket.recv(&mut self.buffer) => {
+                received = word => {
+                    self.words.take(Instant::now());
                     let Ok(Some(frame)) = received else { return Ok(()) };
                     if !frame.descriptors.is_empty() {
                         return Err(format!("it sent {} descriptors", frame.descriptors.len()));

@@ -7,10 +7,10 @@
 //! | concern | file |
 //! |---|---|
 //! | which are written, which are counted, which are left out | [`desk`] |
+//! | which are written next | [`waiting`] |
 //! | writing them | [`api`] |
 //! | what is said of whom | [`notice`] |
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -25,10 +25,12 @@ use crate::limits;
 mod api;
 mod desk;
 mod notice;
+mod waiting;
 
 use api::{Api, Failure};
 use desk::{Desk, Write};
 pub(super) use notice::{About, Kind, Notice, orphaned};
+use waiting::Waiting;
 
 /// Where the node's parts leave what owners of pods are to read. Clones share one queue.
 #[derive(Debug, Clone)]
@@ -44,15 +46,8 @@ impl Events {
         let without_room = Arc::new(AtomicU64::new(0));
         let events = Self { queue, without_room: Arc::clone(&without_room) };
         let api = client.map(|client| Arc::new(Api::new(client, node)));
-        let writer = Writer {
-            notices,
-            without_room,
-            api,
-            desk: Desk::new(now()),
-            waiting: VecDeque::new(),
-            dropped: 0,
-            away: 0,
-        };
+        let writer =
+            Writer { notices, without_room, api, desk: Desk::new(now()), waiting: Waiting::default() };
         (events, writer)
     }
 
@@ -78,22 +73,18 @@ pub(super) struct Writer {
     without_room: Arc<AtomicU64>,
     api: Option<Arc<Api>>,
     desk: Desk,
-    /// What the API server is to be told, in order.
-    waiting: VecDeque<Write>,
-    /// Writes that found no room there.
-    dropped: u64,
-    /// How often the API server has not answered, in a row.
-    away: u32,
+    /// What the API server is to be told.
+    waiting: Waiting,
 }
 
 impl Writer {
     /// Serves the queue until nobody is left to fill it.
     pub(super) async fn run(mut self) {
         let mut writing = JoinSet::new();
-        let mut not_before = now();
         loop {
             let at = now();
-            let may_write = writing.is_empty() && !self.waiting.is_empty();
+            let may_write = writing.len() < limits::EVENT_WRITES;
+            let next = self.waiting.next_at().filter(|_| may_write);
             let due = self.desk.next_due(at);
             tokio::select! {
                 notice = self.notices.recv() => match notice {
@@ -101,11 +92,12 @@ impl Writer {
                     None => return,
                 },
                 Some(written) = writing.join_next() => match written {
-                    Ok((write, outcome)) => not_before = self.written(write, outcome),
-                    Err(e) => warn!(error = %e, "the writing of an event broke off"),
+                    Ok((write, outcome)) => self.written(write, outcome),
+                    // Its namespace would wait for it for ever: the node ends, as with any of its parts.
+                    Err(e) => std::panic::resume_unwind(e.into_panic()),
                 },
-                () = sleep_until(not_before.into()), if may_write => {
-                    if let (Some(write), Some(api)) = (self.waiting.pop_front(), self.api.clone()) {
+                () = sleep_until(next.unwrap_or(at).into()), if next.is_some() => {
+                    if let (Some(write), Some(api)) = (self.waiting.next(now()), self.api.clone()) {
                         writing.spawn(async move { let outcome = api.write(&write).await; (write, outcome) });
                     }
                 }
@@ -132,42 +124,42 @@ impl Writer {
         if let Write::New(event) = &write {
             info!(pod = %event.about, reason = event.reason, times = event.count, "event: {}", event.note);
         }
-        if self.api.is_none() {
-            return;
+        if self.api.is_some() {
+            self.waiting.put(write, now());
         }
-        if self.waiting.len() >= limits::EVENTS_WAITING {
-            self.dropped += 1;
-            return;
-        }
-        self.waiting.push_back(write);
     }
 
-    /// What becomes of what was written, or was not; when the next one may be.
-    fn written(&mut self, write: Write, outcome: Result<(), Failure>) -> Instant {
+    /// What becomes of what was written, or was not.
+    fn written(&mut self, write: Write, outcome: Result<(), Failure>) {
+        let namespace = &write.about().namespace;
         match outcome {
             Ok(()) => {}
             Err(Failure::Gone) => self.desk.forget(write.name()),
             Err(Failure::Refused(why)) => {
-                warn!(
-                    pod = write.about(),
-                    why, "the API server does not take an event: it is in this log alone"
-                );
+                warn!(pod = %write.about(), why, "the API server does not take an event: it is in this log alone");
             }
             Err(Failure::Away(why)) => {
-                self.away = self.away.saturating_add(1);
-                if self.away == 1 {
-                    warn!(why, "the API server takes no events: they wait, and the oldest are kept");
+                let namespace = namespace.clone();
+                if self.waiting.failed(write, now()) == 1 {
+                    warn!(
+                        namespace,
+                        why,
+                        "the API server takes no events of a namespace: they wait, and the oldest are kept"
+                    );
                 }
-                // In its old place, which nobody has taken.
-                self.waiting.push_front(write);
-                let pause = limits::EVENT_PAUSE.saturating_mul(1 << self.away.min(16));
-                return now() + pause.min(limits::EVENT_LONGEST_PAUSE);
+                return;
             }
         }
-        if std::mem::take(&mut self.away) > 0 {
-            info!(dropped = std::mem::take(&mut self.dropped), "the API server takes events again");
+        if self.waiting.done(&write) {
+            info!(namespace, "the API server takes events of the namespace again");
         }
-        now()
+        let lost = self.waiting.lost();
+        if lost > 0 {
+            warn!(
+                lost,
+                "more events waited for the API server than there is room for: these are in this log alone"
+            );
+        }
     }
 }
 

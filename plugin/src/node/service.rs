@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
-use gpu_handoff_protocol::SlotId;
+use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -16,6 +17,7 @@ use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
 use super::looks::Looks;
 use super::overstays::Overstays;
+use super::rates::Rates;
 use super::slots::Slots;
 use super::survey;
 use super::words::{Answer, Command, FromNode, Tell, Told};
@@ -43,6 +45,7 @@ pub(super) struct Service {
     looks: Looks,
     events: Events,
     overstays: Overstays,
+    rates: Rates,
     /// The survey that runs, and the commands that wait for it.
     surveying: JoinSet<Result<Topology, String>>,
     /// What the last one said.
@@ -79,6 +82,7 @@ impl Service {
             looks: Looks::default(),
             events,
             overstays: Overstays::new(config.cgroup_root.clone(), api_server),
+            rates: Rates::new(Instant::now()),
             surveying: JoinSet::new(),
             topology: watch::channel(None).0,
             wait_for_survey: Vec::new(),
@@ -98,15 +102,7 @@ impl Service {
     /// Does what is asked; gives the answers that are there at once. The others come from [`Service::next`].
     pub(super) fn take(&mut self, id: u64, command: &Command, slots: &Slots) -> Option<Reply> {
         match command {
-            Command::StartWorker { gpu } => Some(
-                match self.workers.start(&self.programs, gpu.map(|gpu| (gpu, self.gpus.visible_name(gpu)))) {
-                    Ok(started) => {
-                        let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
-                        Reply { id, outcome, descriptor: Some(started.socket) }
-                    }
-                    Err(why) => Reply::new(id, Err(why)),
-                },
-            ),
+            Command::StartWorker { gpu } => Some(self.start_worker(id, *gpu)),
             Command::EndWorker { worker } => match self.workers.end(*worker, id) {
                 Ok(ended) => ended.map(|ended| Reply::new(id, Ok(ended.answer()))),
                 Err(why) => Some(Reply::new(id, Err(why))),
@@ -120,18 +116,37 @@ impl Service {
             }
             Command::Kill { slot, pid, started, pidfs_inode } => {
                 let key = ProcessKey { pid: *pid, started: *started, pidfs_inode: *pidfs_inode };
-                let outcome = self.overstays.kill(slots.member(slot), &slots.policy(), key);
-                Some(Reply::new(id, outcome.map(|()| Answer::Killed)))
+                let may = self.rates.may_end(Instant::now());
+                let kill = |()| self.overstays.kill(slots.member(slot), &slots.policy(), key);
+                Some(Reply::new(id, may.and_then(kill).map(|()| Answer::Killed)))
             }
             Command::Evict { slot } => {
-                let evicted = self.overstays.evict(id, slots.member(slot), &slots.policy());
+                let evicted = match self.rates.may_end(Instant::now()) {
+                    Ok(()) => self.overstays.evict(id, slots.member(slot), &slots.policy()),
+                    Err(why) => Some((id, Err(why))),
+                };
                 evicted.map(|(id, outcome)| Reply::new(id, outcome.map(|()| Answer::Evicted)))
             }
         }
     }
 
+    fn start_worker(&mut self, id: u64, gpu: Option<DeviceUuid>) -> Reply {
+        let gpu = gpu.map(|gpu| (gpu, self.gpus.visible_name(gpu)));
+        let may = self.rates.may_start(Instant::now());
+        match may.and_then(|()| self.workers.start(&self.programs, gpu)) {
+            Ok(started) => {
+                let outcome = Ok(Answer::Started { worker: started.worker, pid: started.pid });
+                Reply { id, outcome, descriptor: Some(started.socket) }
+            }
+            Err(why) => Reply::new(id, Err(why)),
+        }
+    }
+
     /// Lets the owner of a pod read what the broker says happened to it.
-    pub(super) fn tell(&self, member: &Member, tell: &Tell) {
+    pub(super) fn tell(&mut self, member: &Member, tell: &Tell) {
+        if !self.rates.may_tell(Instant::now()) {
+            return;
+        }
         let about = About::from(member);
         let notice = match &tell.what {
             Told::Refused(refused) => refused.refusal().map(|refusal| Notice::refused(about, &refusal)),
@@ -166,20 +181,28 @@ impl Service {
         &self.gpus
     }
 
+    /// What the broker may still have done.
+    #[cfg(test)]
+    pub(super) const fn rates(&mut self) -> &mut Rates {
+        &mut self.rates
+    }
+
     fn survey(&mut self, id: u64) -> Option<Reply> {
         if self.wait_for_survey.len() >= limits::NODE_COMMANDS {
             return Some(Reply::new(id, Err("it was asked for too often".to_owned())));
         }
         self.wait_for_survey.push(id);
         if self.surveying.is_empty() {
-            match survey::start(&self.programs) {
+            let failed = |e| format!("the survey could not be started: {e}");
+            let may = self.rates.may_start(Instant::now());
+            match may.and_then(|()| survey::start(&self.programs).map_err(failed)) {
                 Ok(child) => {
                     let gpus = self.gpus.uuids();
                     self.surveying.spawn(async move { survey::outcome(child, gpus).await });
                 }
-                Err(e) => {
+                Err(why) => {
                     self.wait_for_survey.clear();
-                    return Some(Reply::new(id, Err(format!("the survey could not be started: {e}"))));
+                    return Some(Reply::new(id, Err(why)));
                 }
             }
         }
@@ -198,6 +221,10 @@ impl Service {
         }
         self.wait_for_proof.push(id);
         if self.proving.is_empty() {
+            if let Err(why) = self.rates.may_start(Instant::now()) {
+                self.wait_for_proof.clear();
+                return Some(Reply::new(id, Err(why)));
+            }
             let programs = self.programs;
             self.proving.spawn_blocking(move || (driver, self_test::run(&programs)));
         }
@@ -240,6 +267,7 @@ impl Service {
 
     /// Ends what was started for a broker that is gone, and forgets what that waited for.
     pub(super) fn abandon(&mut self) {
+        self.rates.begin_anew();
         self.wait_for_survey.clear();
         self.surveying.abort_all();
         self.wait_for_proof.clear();

@@ -9,6 +9,7 @@ use crate::identity::cgroup::Root;
 use crate::members::Member;
 use crate::node::events::{Events, Notice};
 use crate::node::policy::Origin;
+use crate::node::words::Command;
 
 fn slots() -> Slots {
     Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
@@ -47,6 +48,7 @@ fn taken_over_and_heard() -> (Broker, Service, SeqPacket, tokio::sync::mpsc::Rec
         child,
         socket: AsyncSeqPacket::new(ours).unwrap(),
         buffer: RecvBuffer::new(),
+        words: rates::words(Instant::now()),
         first_words: Vec::new(),
         began: Instant::now(),
         ready: false,
@@ -131,13 +133,59 @@ async fn what_it_has_owners_told_is_of_pods_that_there_are_and_never_makes_the_n
             say(&its, word.as_bytes());
         }
     });
+    let begin = Instant::now();
     let ending = broker.attend(&mut service, &mut slots).await;
+    let since = begin.elapsed().as_millis() / limits::TELL_EACH.as_millis();
     flood.join().unwrap();
     assert!(!ending.how.contains("said"), "{}", ending.how);
-    let mut heard = 0;
+    let mut heard = 0_u128;
     while let Ok(notice) = told.try_recv() {
         assert_eq!(notice.reason(), "NotFound");
         heard += 1;
     }
-    assert_eq!(heard, limits::EVENT_QUEUE);
+    let most = u128::from(limits::TELLS) + since;
+    assert!(heard >= limits::TELLS.into() && heard <= most, "{heard} of {most}");
+}
+
+#[tokio::test]
+async fn one_that_says_more_than_a_broker_does_is_read_no_faster() {
+    const BEYOND: u32 = 2_000;
+    /// What may still be in the socket when it is closed, at most.
+    const UNREAD: u32 = 800;
+    let (mut broker, mut service, its) = taken_over();
+    let flood = std::thread::spawn(move || {
+        for _ in 0..limits::BROKER_WORDS + BEYOND {
+            say(&its, b"\"ready\"");
+        }
+    });
+    let begin = Instant::now();
+    broker.attend(&mut service, &mut slots()).await;
+    flood.join().unwrap();
+    let lasted = begin.elapsed();
+    assert!(lasted >= limits::BROKER_WORD_EACH * (BEYOND - UNREAD), "{lasted:?}");
+}
+
+#[tokio::test]
+async fn what_costs_something_is_done_so_often_and_no_more() {
+    let (_broker, mut service, _its) = taken_over();
+    let slot: gpu_handoff_protocol::SlotId = "p-1".parse().unwrap();
+    let kill = Command::Kill { slot: slot.clone(), pid: 1, started: 1, pidfs_inode: None };
+    let mut said = |command: &Command| match service.take(1, command, &slots()) {
+        Some(Reply { outcome: Err(why), .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    let known = (0..1_000).filter(|_| said(&kill).contains("no pod has this slot")).count();
+    assert!(
+        (limits::OVERSTAY_DEEDS as usize..limits::OVERSTAY_DEEDS as usize * 2).contains(&known),
+        "{known}"
+    );
+    assert!(said(&Command::Evict { slot }).contains("not more"));
+    // As after so many starts.
+    while service.rates().may_start(Instant::now()).is_ok() {}
+    for command in [Command::StartWorker { gpu: None }, Command::Survey, Command::ProveLegacy] {
+        match service.take(1, &command, &slots()) {
+            Some(Reply { outcome: Err(why), .. }) => assert!(why.contains("not more"), "{why}"),
+            other => panic!("{command:?}: {other:?}"),
+        }
+    }
 }

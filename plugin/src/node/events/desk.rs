@@ -6,14 +6,15 @@
 //! pod's event of the same reason, where there is one; else it is left out, and how many were is told when there is room again.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::notice::{About, Kind, Notice};
 use crate::allowance::Allowance;
 use crate::limits;
 
-/// The reason under which it is told how many were left out.
-const LEFT_OUT: &str = "EventsLeftOut";
+mod pod;
+
+use pod::{Due, OfPod};
 
 /// An event that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +45,11 @@ impl Write {
         }
     }
 
-    /// Whom it is about, for the log.
-    pub(super) fn about(&self) -> String {
+    /// Whom it is about.
+    pub(super) fn about(&self) -> &About {
         match self {
-            Self::New(event) => event.about.to_string(),
-            Self::Again { about, .. } => about.to_string(),
+            Self::New(event) => &event.about,
+            Self::Again { about, .. } => about,
         }
     }
 }
@@ -60,108 +61,77 @@ pub(super) struct Desk {
     pods: BTreeMap<String, OfPod>,
     node: Allowance,
     last_number: u64,
-}
-
-#[derive(Debug)]
-struct OfPod {
-    about: About,
-    events: Allowance,
-    series: Vec<Series>,
-    left_out: u32,
-    last: Instant,
-}
-
-/// An event that is there, and how often it happened.
-#[derive(Debug)]
-struct Series {
-    name: String,
-    reason: String,
-    note: String,
-    count: u32,
-    /// What the API server knows of that.
-    written: u32,
-    not_before: Instant,
-    /// How long until it may be written again after that; longer each time.
-    pause: Duration,
+    /// When there is something to be written, or forgotten: not later than then. Looking at all pods takes time.
+    due: Option<Instant>,
 }
 
 impl Desk {
     pub(super) fn new(now: Instant) -> Self {
         let node = Allowance::new(limits::EVENT_BURST, limits::EVENT_EACH, now);
-        Self { pods: BTreeMap::new(), node, last_number: 0 }
+        Self { pods: BTreeMap::new(), node, last_number: 0, due: None }
     }
 
     /// Takes a notice; gives the event that is to be made of it, if one is.
     pub(super) fn take(&mut self, notice: Notice, now: Instant) -> Option<Write> {
+        let uid = notice.about.uid.clone();
+        let write = self.count(notice, now);
+        let due = self.pods.get(&uid).map(|pod| pod.next_due(&self.node, now));
+        self.due = self.due.into_iter().chain(due).min();
+        write
+    }
+
+    fn count(&mut self, notice: Notice, now: Instant) -> Option<Write> {
         self.make_room(&notice.about);
-        let events = || Allowance::new(limits::EVENT_BURST_OF_POD, limits::EVENT_EACH_OF_POD, now);
-        let pod = self.pods.entry(notice.about.uid.clone()).or_insert_with(|| OfPod {
-            about: notice.about.clone(),
-            events: events(),
-            series: Vec::new(),
-            left_out: 0,
-            last: now,
-        });
-        pod.last = now;
-        let same = |s: &&mut Series| s.reason == notice.reason && s.note == notice.note;
-        if let Some(series) = pod.series.iter_mut().find(same) {
-            series.count = series.count.saturating_add(notice.times);
+        let new = || OfPod::new(notice.about.clone(), now);
+        let pod = self.pods.entry(notice.about.uid.clone()).or_insert_with(new);
+        if pod.counts_as_one_before(&notice, now) {
             return None;
         }
         if pod.may_have_one_more(&mut self.node, now) {
             self.last_number += 1;
             return Some(pod.begin(notice, self.last_number, now));
         }
-        match pod.series.iter_mut().rev().find(|s| s.reason == notice.reason) {
-            Some(series) => series.count = series.count.saturating_add(notice.times),
-            None => pod.left_out = pod.left_out.saturating_add(notice.times),
-        }
+        pod.leave_out(&notice, now);
         None
     }
 
-    /// What is to be written by now of what was counted and left out.
+    /// What is to be written by now of what was counted and left out: what has waited for longest first, so that the node's
+    /// share comes to every pod.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Write> {
-        let mut writes = Vec::new();
         let rest = |pod: &OfPod| now.saturating_duration_since(pod.last) >= limits::EVENT_MEMORY;
         self.pods.retain(|_, pod| !(rest(pod) && pod.has_told_all()));
-        for pod in self.pods.values_mut() {
-            for series in pod.series.iter_mut().filter(|s| s.count > s.written && s.not_before <= now) {
-                if !self.node.take(now) {
-                    return writes;
-                }
-                series.written = series.count;
-                series.pause = (series.pause * 2).min(limits::EVENT_SERIES_LONGEST_PAUSE);
-                series.not_before = now + series.pause;
-                let (about, name) = (pod.about.clone(), series.name.clone());
-                writes.push(Write::Again { about, name, count: series.count });
-            }
-            if pod.left_out > 0 && pod.may_have_one_more(&mut self.node, now) {
-                let note = format!("{} more were left out: so many came in so short a time", pod.left_out);
-                let notice = Notice::new(pod.about.clone(), Kind::Warning, LEFT_OUT, &note);
-                pod.left_out = 0;
-                self.last_number += 1;
-                writes.push(pod.begin(notice, self.last_number, now));
-            }
+        let mut turns: Vec<(Instant, Due, String)> = Vec::new();
+        for (uid, pod) in &self.pods {
+            turns.extend(pod.due(now).map(|(since, due)| (since, due, uid.clone())));
         }
+        turns.sort();
+        let mut writes = Vec::new();
+        for (_, due, uid) in turns {
+            let Some(pod) = self.pods.get_mut(&uid) else { continue };
+            if !self.node.take(now) {
+                break;
+            }
+            writes.extend(match due {
+                Due::Count(name) => pod.again(&name, now),
+                Due::LeftOut => {
+                    self.last_number += 1;
+                    pod.tell_left_out(self.last_number, now)
+                }
+            });
+        }
+        self.due = self.pods.values().map(|pod| pod.next_due(&self.node, now)).min();
         writes
     }
 
     /// When there is something to be written, or forgotten, at the earliest.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        let of_pod = |pod: &OfPod| {
-            let counted = pod.series.iter().filter(|s| s.count > s.written).map(|s| s.not_before);
-            let left_out = (pod.left_out > 0).then(|| pod.events.next(now));
-            let rest = pod.last + limits::EVENT_MEMORY;
-            let told = counted.chain(left_out).map(|at| at.max(self.node.next(now))).min();
-            told.unwrap_or(rest).max(now)
-        };
-        self.pods.values().map(of_pod).min()
+        self.due.map(|due| due.max(now))
     }
 
     /// The event of this name is not there any more: Kubernetes keeps them for an hour.
     pub(super) fn forget(&mut self, name: &str) {
         for pod in self.pods.values_mut() {
-            pod.series.retain(|series| series.name != name);
+            pod.forget(name);
         }
     }
 
@@ -177,45 +147,11 @@ impl Desk {
     }
 }
 
-impl OfPod {
-    fn may_have_one_more(&mut self, node: &mut Allowance, now: Instant) -> bool {
-        // The node's share is not taken in vain.
-        self.events.next(now) <= now && node.take(now) && self.events.take(now)
-    }
-
-    fn begin(&mut self, notice: Notice, number: u64, now: Instant) -> Write {
-        let Notice { about, kind, reason, note, times } = notice;
-        if self.series.len() >= limits::EVENT_SERIES_OF_POD {
-            self.series.remove(0);
-        }
-        let name = event_name(&about, number);
-        self.series.push(Series {
-            name: name.clone(),
-            reason: reason.clone(),
-            note: note.clone(),
-            count: times,
-            written: times,
-            not_before: now + limits::EVENT_SERIES_PAUSE,
-            pause: limits::EVENT_SERIES_PAUSE,
-        });
-        Write::New(Box::new(NewEvent { about, kind, reason, note, count: times, name }))
-    }
-
-    fn has_told_all(&self) -> bool {
-        self.left_out == 0 && self.series.iter().all(|s| s.count == s.written)
-    }
-}
-
-/// A name that no other event of the namespace has, of whatever node and life of its daemon.
-fn event_name(about: &About, number: u64) -> String {
-    let pod = &about.name[..about.name.len().min(limits::EVENT_POD_NAME_BYTES)];
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let hash = blake3::hash(format!("{} {number} {}", about.uid, since.as_nanos()).as_bytes());
-    format!("{}.{}", pod.trim_end_matches(['.', '-']), &hash.to_hex()[..16])
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::pod::LEFT_OUT;
     use super::*;
 
     fn notice(pod: &str, reason: &str, note: &str) -> Notice {
@@ -330,9 +266,26 @@ mod tests {
     }
 
     #[test]
-    fn names_are_names() {
-        let about = About { namespace: "n".into(), name: format!("{}.b", "a".repeat(251)), uid: "u".into() };
-        let name = event_name(&about, 1);
-        assert!(gpu_handoff_kubelet::names::is_subdomain(&name) && name.len() <= 253, "{name}");
+    fn what_has_waited_for_longest_is_written_first_whoever_it_is_of() {
+        let begin = Instant::now();
+        let mut desk = Desk::new(begin);
+        // More pods than the node has room for, all of which go on; the last by name began first.
+        let pods: Vec<String> = (0..100).map(|i| format!("p{i:03}")).collect();
+        let mut told = BTreeMap::<String, u32>::new();
+        let mut now = begin;
+        while now < begin + Duration::from_secs(600) {
+            for pod in pods.iter().rev() {
+                for reason in ["A", "B", "C"] {
+                    desk.take(notice(pod, reason, "n"), now);
+                }
+            }
+            for write in desk.due(now) {
+                *told.entry(write.about().name.clone()).or_default() += 1;
+            }
+            now += Duration::from_secs(1);
+        }
+        let (least, most) = (told.values().min(), told.values().max());
+        assert_eq!(told.len(), pods.len(), "{told:?}");
+        assert!(least.unwrap() * 3 >= *most.unwrap(), "{told:?}");
     }
 }

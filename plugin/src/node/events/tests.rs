@@ -16,11 +16,13 @@ use super::*;
 struct Server {
     asked: mpsc::UnboundedSender<(String, Value)>,
     status: Arc<Mutex<u16>>,
+    /// What it answers in one namespace.
+    otherwise: Arc<Mutex<Option<(&'static str, u16)>>>,
 }
 
 fn server() -> (Client, Server, mpsc::UnboundedReceiver<(String, Value)>) {
     let (asked, told) = mpsc::unbounded_channel();
-    let server = Server { asked, status: Arc::new(Mutex::new(201)) };
+    let server = Server { asked, status: Arc::new(Mutex::new(201)), otherwise: Arc::default() };
     let answering = server.clone();
     let service = service_fn(move |request: Request<Body>| {
         let server = answering.clone();
@@ -34,8 +36,12 @@ impl Server {
         let what = format!("{} {}", request.method(), request.uri().path());
         let body = request.into_body().collect_bytes().await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
-        self.asked.send((what, body.clone())).unwrap();
-        let status = *self.status.lock().unwrap();
+        self.asked.send((what.clone(), body.clone())).unwrap();
+        let otherwise = *self.otherwise.lock().unwrap();
+        let status = match otherwise {
+            Some((namespace, status)) if what.contains(&format!("/{namespace}/")) => status,
+            _ => *self.status.lock().unwrap(),
+        };
         let answer = if status < 300 {
             json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e" }, "eventTime": null })
         } else {
@@ -100,6 +106,40 @@ async fn an_api_server_that_is_away_delays_nobody_and_what_is_left_is_written_la
     assert_eq!(asked.recv().await.unwrap().1["regarding"]["name"], "last");
     drop(events);
     writing.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_whose_events_are_not_taken_holds_up_nobody_elses() {
+    for status in [429, 500] {
+        let (client, server, mut asked) = server();
+        *server.otherwise.lock().unwrap() = Some(("full", status));
+        let (events, writer) = Events::new(Some(client), "node-1");
+        let writing = tokio::spawn(writer.run());
+        for i in 0..16 {
+            let about = About { namespace: "full".into(), name: "p".into(), uid: "u".into() };
+            events.tell(Notice::new(about, Kind::Normal, "R", &format!("n{i}")));
+        }
+        for i in 0..16 {
+            events.tell(notice(&format!("p{i}")));
+        }
+        let begin = time::Instant::now();
+        let (mut written, mut refused) = (0, 0);
+        while written < 16 {
+            match asked.recv().await.unwrap().0.contains("/full/") {
+                true => refused += 1,
+                false => written += 1,
+            }
+        }
+        assert!(begin.elapsed() < limits::EVENT_PAUSE, "{:?}", begin.elapsed());
+        assert_eq!(refused, 1, "{status}");
+        // And its own come when they are taken, in their order.
+        *server.otherwise.lock().unwrap() = None;
+        for i in 0..16 {
+            assert_eq!(asked.recv().await.unwrap().1["note"], format!("n{i}"));
+        }
+        drop(events);
+        writing.await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
