@@ -95,10 +95,10 @@ images_folder() {
     echo "$target/cluster-images"
 }
 
-# Builds this checkout's scenarios, and says where their program is.
+# scenarios_program OPTION...: builds this checkout's scenarios as cargo's options say, and says where their program is.
 scenarios_program() {
     local told
-    told=$(cargo test --manifest-path "$here/../../Cargo.toml" -p gpu-handoff-e2e --test cluster --no-run \
+    told=$(cargo test --manifest-path "$here/../../Cargo.toml" -p gpu-handoff-e2e --test cluster --no-run "$@" \
         --message-format json-render-diagnostics) || return
     sed -n 's/.*"name":"cluster".*"executable":"\([^"]*\)".*/\1/p' <<< "$told"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the node's programs, this folder and the images for a machine without network, Go and Debian: e2e/cluster/pack.sh FOLDER
 # Copy the folder there; `FOLDER/run.sh test-gpus.sh` unpacks it once and runs a script of this folder, `FOLDER/run.sh run.sh` the
-# scenarios. Fails over the limit.
+# scenarios, `FOLDER/run.sh outside/bench` the benchmark. Fails over the limit.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 readonly limit_mib=60
@@ -30,21 +30,26 @@ SH
     chmod +x "$work/tools/$1"
 }
 
-# The window holds all there is: the programs of a node share much, and so do the images.
-archive() { tar -C "$1" --sort=name --owner=0 --group=0 --mtime=@0 -c . | xz --x86 --lzma2=preset=9e,dict=256MiB; }
+# archive FOLDER [FILTER]: the window holds all there is, since the programs of a node share much, and so do the images.
+archive() { tar -C "$1" --sort=name --owner=0 --group=0 --mtime=@0 -c . | xz "${@:2}" --lzma2=preset=9e,dict=256MiB; }
 
 tool ip
 tool openssl
-strip -o "$work/stripped" "$(scenarios_program)"
+strip -o "$work/stripped" "$(scenarios_program --release)"
 tool scenarios "$work/stripped"
 rm "$work/stripped"
 cp -r "$images/" "$work/images"
 rm "${left_out[@]/#/$work/}"
 mkdir "$work/cluster"
 cp "$here"/*.sh "$here"/*.py "$work/cluster/"
+# For the same figures outside Kubernetes; they are in the images already, so they add little.
+mkdir "$work/cluster/outside"
+for program in bench agent gpu-handoff-plugin gpu-handoff-sidecar; do
+    strip -o "$work/cluster/outside/$program" "${images%/*}/release/$program"
+done
 # The programs change seldom and take minutes to compress.
 if [[ ! -f $bin.tar.xz || ! $bin.tar.xz -nt $bin/complete ]]; then
-    archive "$bin" > "$bin.tar.xz.partial"
+    archive "$bin" --x86 > "$bin.tar.xz.partial"
     mv "$bin.tar.xz.partial" "$bin.tar.xz"
 fi
 cp "$bin.tar.xz" "$out/bin.tar.xz"

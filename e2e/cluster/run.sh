@@ -25,7 +25,7 @@ scenarios=$here/../tools/scenarios # where pack.sh puts them, for a machine with
 if [[ ! -x $scenarios ]]; then
     "$here/build.sh"
     "$here/images.sh"
-    scenarios=$(scenarios_program)
+    scenarios=$(scenarios_program --profile test)
 fi
 stop() { "$here/down.sh" "$name"; }
 stop >/dev/null # what a run that was killed has left
