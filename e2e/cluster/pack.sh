@@ -47,6 +47,7 @@ mkdir "$work/cluster/outside"
 for program in bench agent gpu-handoff-plugin gpu-handoff-sidecar; do
     strip -o "$work/cluster/outside/$program" "${images%/*}/release/$program"
 done
+ln -s ../../images/simcuda "$work/cluster/outside/simcuda"
 # The programs change seldom and take minutes to compress.
 if [[ ! -f $bin.tar.xz || ! $bin.tar.xz -nt $bin/complete ]]; then
     archive "$bin" --x86 > "$bin.tar.xz.partial"
