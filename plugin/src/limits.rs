@@ -280,8 +280,11 @@ pub const OVERSTAY_DEEDS: u32 = 256;
 pub const OVERSTAY_EACH: Duration = Duration::from_millis(100);
 /// How long kubelet and API server may take to say what a pod holds and where its group is.
 pub const DEVICES_TIME: Duration = Duration::from_secs(3);
-/// How long until they are asked again: where they did not say, and while a pod's applications are held back.
+/// How long until they are asked again, where another answer may come: what a pod holds, while that is not known, and where its
+/// group is, while its applications are held back for being alone. Doubled each time.
 pub const DEVICES_PAUSE: Duration = Duration::from_secs(10);
+/// The longest that it is.
+pub const DEVICES_LONGEST_PAUSE: Duration = Duration::from_secs(160);
 /// ResourceSlices that the API server sends at a time.
 pub const SLICES_PAGE: u32 = 100;
 /// Most such pages of a node.

@@ -9,6 +9,7 @@
 //! | which GPU a device of a claim is | [`slices`] |
 //! | where the pod's group mates are | [`mates`] |
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,6 +28,10 @@ mod slices;
 
 pub(super) use mates::{Elsewhere, Place};
 
+/// Why it is not known which GPUs a claim's devices are.
+const NOBODY_TO_ASK: &str =
+    "the pod has a ResourceClaim, and there is no API server to ask which GPU that is";
+
 /// Asks the kubelet, and the API server where there is one.
 #[derive(Clone)]
 pub(super) struct Asker {
@@ -38,8 +43,8 @@ pub(super) struct Asker {
     turns: Arc<Semaphore>,
 }
 
-impl std::fmt::Debug for Asker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Asker").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
@@ -47,10 +52,26 @@ impl std::fmt::Debug for Asker {
 /// What was found out of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The GPUs that it holds; else why that is not known.
-    pub(super) holds: Result<Holds, String>,
+    /// The GPUs that it holds; `None`: it was not asked.
+    pub(super) holds: Option<Result<Holds, Unknown>>,
     /// The pods of its group on other nodes.
     pub(super) elsewhere: Elsewhere,
+}
+
+/// Why it is not known what a pod holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unknown {
+    /// It may be known later.
+    Yet(String),
+    /// However often it is asked, the answer is the same.
+    ForGood(String),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Yet(why) | Self::ForGood(why)) = self;
+        f.write_str(why)
+    }
 }
 
 impl Asker {
@@ -61,29 +82,31 @@ impl Asker {
 
     /// Asks about a pod. Whoever asks looks afterwards whether the pod is still the one that it meant: the kubelet's answer
     /// is about a name.
-    /// `group_hash`: where the pod's group is is of interest.
-    pub(super) async fn ask(self, pod: PodFacts, group_hash: Option<String>) -> Found {
+    /// `holds`: what it holds is of interest; `group_hash`: where the pod's group is is.
+    pub(super) async fn ask(self, pod: PodFacts, holds: bool, group_hash: Option<String>) -> Found {
         // It is never closed.
         let _turn = self.turns.acquire().await;
-        let (holds, elsewhere) = tokio::join!(self.holds(&pod), self.elsewhere(&pod, group_hash.as_deref()));
+        let held = async { if holds { Some(self.holds(&pod).await) } else { None } };
+        let (holds, elsewhere) = tokio::join!(held, self.elsewhere(&pod, group_hash.as_deref()));
         Found { holds, elsewhere }
     }
 
-    async fn holds(&self, pod: &PodFacts) -> Result<Holds, String> {
+    async fn holds(&self, pod: &PodFacts) -> Result<Holds, Unknown> {
         let asked = async {
-            let resources = Resources::open(self.socket.clone()).await.map_err(|e| chain(&e))?;
-            let told = resources.of_pod(&pod.namespace, &pod.name).await.map_err(|e| chain(&e))?;
-            let told = told.ok_or("the kubelet knows of no pod of that name that was given anything")?;
-            let claimed = held::claimed(&told);
-            let known = if claimed.is_empty() {
-                slices::Devices::default()
-            } else {
-                slices::read(self.api_server.as_ref(), &self.node).await?
+            let silent = |e| Unknown::Yet(chain(&e));
+            let resources = Resources::open(self.socket.clone()).await.map_err(silent)?;
+            let told = resources.of_pod(&pod.namespace, &pod.name).await.map_err(silent)?;
+            let none = "the kubelet knows of no pod of that name that was given anything";
+            let told = told.ok_or_else(|| Unknown::Yet(none.to_owned()))?;
+            let known = match (held::claimed(&told).is_empty(), &self.api_server) {
+                (true, _) => slices::Devices::default(),
+                (false, Some(client)) => slices::read(client, &self.node).await.map_err(Unknown::Yet)?,
+                (false, None) => return Err(Unknown::ForGood(NOBODY_TO_ASK.to_owned())),
             };
             held::by(pod, &told, &known).map(Holds::These)
         };
         let asked = timeout(limits::DEVICES_TIME, asked).await;
-        asked.unwrap_or_else(|_| Err(format!("no answer within {:?}", limits::DEVICES_TIME)))
+        asked.unwrap_or_else(|_| Err(Unknown::Yet(format!("no answer within {:?}", limits::DEVICES_TIME))))
     }
 
     async fn elsewhere(&self, pod: &PodFacts, group_hash: Option<&str>) -> Elsewhere {

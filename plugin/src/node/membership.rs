@@ -23,6 +23,7 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::sleep_until;
 use tracing::{info, warn};
 
 use super::devices::Asker;
@@ -43,7 +44,7 @@ mod volume;
 use news::containers;
 pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
-use start::{Looked, Start};
+use start::{Looked, Start, now};
 pub(super) use volume::Volume;
 
 /// What is known of pods and their volumes. One task has it.
@@ -125,8 +126,13 @@ impl Membership {
     ) {
         let mut stopped = pin!(async move { drop(stop.wait_for(|stopping| *stopping).await) });
         loop {
+            let again = self.next_look();
             let done = tokio::select! {
                 () = &mut stopped => return,
+                () = sleep_until(again.unwrap_or_else(now).into()), if again.is_some() => {
+                    self.look_again(now());
+                    Ok(())
+                }
                 Some(command) = commands.recv() => self.take(command).await,
                 Some(looked) = self.looks.join_next() => match looked {
                     Ok(looked) => self.looked(looked).await,
@@ -137,6 +143,7 @@ impl Membership {
                 },
                 // Where nobody writes policies any more, the one in force stays.
                 Ok(()) = self.policies.changed() => self.weigh_all().await,
+                Ok(()) = self.topology.changed() => self.weigh_all().await,
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
                     // Nobody would be told of any more, and those that go would stay: the node ends, and starts again.

@@ -6,6 +6,7 @@ use gpu_handoff_kubelet::pods::PodFacts;
 use gpu_handoff_kubelet::resources::{ClaimedDevice, PodDevices};
 use gpu_handoff_protocol::DeviceUuid;
 
+use super::Unknown;
 use super::slices::Devices;
 
 /// What ids of devices of ours begin with, as device plugins and drivers name them.
@@ -25,10 +26,11 @@ pub(super) fn claimed(told: &PodDevices) -> Vec<&ClaimedDevice> {
 }
 
 /// The GPUs of all containers together, in order; an error says what is not known.
-pub(super) fn by(pod: &PodFacts, told: &PodDevices, known: &Devices) -> Result<Vec<DeviceUuid>, String> {
+pub(super) fn by(pod: &PodFacts, told: &PodDevices, known: &Devices) -> Result<Vec<DeviceUuid>, Unknown> {
     let is_of_pod = |name: &String| pod.containers.iter().any(|container| container.name == *name);
     if let Some(stranger) = told.containers.keys().find(|name| !is_of_pod(name)) {
-        return Err(format!("the kubelet tells of another pod of that name: of its container {stranger:?}"));
+        let why = format!("the kubelet tells of another pod of that name: of its container {stranger:?}");
+        return Err(Unknown::Yet(why));
     }
     let mut held = BTreeSet::new();
     for container in told.containers.values() {
@@ -37,7 +39,9 @@ pub(super) fn by(pod: &PodFacts, told: &PodDevices, known: &Devices) -> Result<V
                 match uuid(id) {
                     Some(uuid) => drop(held.insert(uuid)),
                     None if resource.starts_with(GPU_RESOURCES) => {
-                        return Err(format!("device {id:?} of {resource} is no GPU's UUID"));
+                        // A running pod is given nothing else.
+                        let why = format!("device {id:?} of {resource} is no GPU's UUID");
+                        return Err(Unknown::ForGood(why));
                     }
                     None => {}
                 }
@@ -48,9 +52,9 @@ pub(super) fn by(pod: &PodFacts, told: &PodDevices, known: &Devices) -> Result<V
                 Some(uuid) => held.extend(uuid),
                 None => {
                     let ClaimedDevice { claim, driver, pool, device, .. } = device;
-                    return Err(format!(
+                    return Err(Unknown::Yet(format!(
                         "no ResourceSlice of {driver} tells of device {device} of pool {pool}, which claim {claim} has"
-                    ));
+                    )));
                 }
             }
         }
@@ -93,7 +97,7 @@ mod tests {
         ContainerDevices { plugin: BTreeMap::new(), claimed: vec![claimed] }
     }
 
-    fn by(told: &PodDevices, known: &Devices) -> Result<Vec<DeviceUuid>, String> {
+    fn by(told: &PodDevices, known: &Devices) -> Result<Vec<DeviceUuid>, Unknown> {
         super::by(&pod(&[]), told, known)
     }
 
@@ -117,9 +121,12 @@ mod tests {
     fn what_is_not_known_is_not_guessed() {
         let known = Devices::default();
         let why = |container: &str, devices| by(&told(&[(container, devices)]), &known).unwrap_err();
-        assert!(why("app", plugin("nvidia.com/gpu", &["0"])).contains("no GPU's UUID"));
-        assert!(why("app", claim("gpu.nvidia.com", "gpu-0")).contains("no ResourceSlice"));
+        let is = |why: Unknown, part: &str, yet: bool| {
+            assert!(why.to_string().contains(part) && matches!(why, Unknown::Yet(_)) == yet, "{why}");
+        };
+        is(why("app", plugin("nvidia.com/gpu", &["0"])), "no GPU's UUID", false);
+        is(why("app", claim("gpu.nvidia.com", "gpu-0")), "no ResourceSlice", true);
         // A pod that had the name before.
-        assert!(why("train", plugin("nvidia.com/gpu", &[ONE])).contains("another pod"));
+        is(why("train", plugin("nvidia.com/gpu", &[ONE])), "another pod", true);
     }
 }

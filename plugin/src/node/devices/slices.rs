@@ -48,9 +48,7 @@ fn uuid_of(driver: &str, device: &Device) -> Option<DeviceUuid> {
 }
 
 /// The devices of this node.
-pub(super) async fn read(client: Option<&Client>, node: &str) -> Result<Devices, String> {
-    let client =
-        client.ok_or("the pod has a ResourceClaim, and there is no API server to ask which GPU that is")?;
+pub(super) async fn read(client: &Client, node: &str) -> Result<Devices, String> {
     let slices: Api<ResourceSlice> = Api::all(client.clone());
     let mut of_node =
         ListParams::default().fields(&format!("spec.nodeName={node}")).limit(limits::SLICES_PAGE);

@@ -1,7 +1,7 @@
 //! What the kubelet says of pods, passed on to the broker as far as it concerns members.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use gpu_handoff_kubelet::pods::{PodEvent, PodFacts};
 use tracing::{info, warn};
@@ -53,7 +53,7 @@ impl Membership {
     pub(super) async fn tell_of(&mut self, pod: &PodFacts) -> Result<(), Stopping> {
         let containers = containers(pod);
         let end = ending(pod, SystemTime::now(), Instant::now());
-        let (mut news, mut changed, mut begins) = (Vec::new(), Vec::new(), None);
+        let (mut news, mut changed, mut begins) = (Vec::new(), Vec::new(), false);
         for served in self.volumes.values_mut().filter(|served| served.volume.uid.as_str() == pod.uid) {
             let slot = &served.volume.slot;
             if served.volume.containers != containers && (self.asker.is_none() || served.start.lets_in(pod)) {
@@ -62,7 +62,7 @@ impl Membership {
                 news.push(Change::Containers(slot.clone(), containers.clone()));
             }
             if !containers.is_empty() && served.start.begins() {
-                begins = Some(served.volume.group.clone());
+                begins = true;
             }
             if let Some(until) = end.filter(|_| !served.ending) {
                 served.ending = true;
@@ -77,9 +77,9 @@ impl Membership {
                 warn!(slot = %volume.slot, error = %e, "the containers of a pod cannot be put on record");
             }
         }
-        if let Some(group) = begins {
+        if begins {
             // Its processes are let in when it is known what they may use.
-            self.look_into(pod, &group, Duration::ZERO);
+            self.look_into(pod);
         }
         for change in news {
             self.say(change).await?;

@@ -4,7 +4,7 @@
 //! exchange nothing, its owner is told at once, and its applications are held back if the pod says so: its sidecar's connections are
 //! refused, so that its startup probe does not succeed.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use gpu_handoff_inject::keys::Key;
 use gpu_handoff_inject::{Colocate, OnFailure, group_hash};
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::{Membership, Served, Stopping, Volume, group};
 use crate::limits;
 use crate::members::Holds;
-use crate::node::devices::{Elsewhere, Found};
+use crate::node::devices::{Elsewhere, Found, Unknown};
 use crate::node::events::{Kind, Notice};
 use crate::node::outlook::{Mate, outlook};
 use crate::node::slots::Change;
@@ -28,12 +28,16 @@ pub(super) struct Start {
     is_new: bool,
     holds: Holds,
     /// Why that is not known.
-    unknown: Option<String>,
+    unknown: Option<Unknown>,
     elsewhere: Elsewhere,
     /// What its owner was told that it will not be able to do.
     told: Option<Refusal>,
     /// Its applications are held back.
     is_held_back: bool,
+    /// When it is asked again.
+    again: Option<Instant>,
+    /// How often it was in a row.
+    tries: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +71,29 @@ impl Start {
             elsewhere: Elsewhere::Unknown("it was not asked yet".to_owned()),
             told: None,
             is_held_back: false,
+            again: None,
+            tries: 0,
         }
     }
 
     /// Whether the pod's processes may be let in: at once those that an earlier life of the daemon has let in.
     pub(super) fn lets_in(&self, pod: &PodFacts) -> bool {
         self.asked == Asked::Done || (!self.is_new && is_up(pod))
+    }
+
+    /// It is asked again after a while, longer each time; or, where no other answer can come, not.
+    fn asks_again(&mut self, may_change: bool, now: Instant) {
+        self.tries = if may_change { self.tries.saturating_add(1) } else { 0 };
+        let doublings = self.tries.checked_sub(1);
+        self.again = doublings.map(|n| {
+            let factor = 1_u32.checked_shl(n).unwrap_or(u32::MAX);
+            now + limits::DEVICES_PAUSE.saturating_mul(factor).min(limits::DEVICES_LONGEST_PAUSE)
+        });
+    }
+
+    /// When it is asked again.
+    pub(super) const fn again(&self) -> Option<Instant> {
+        self.again
     }
 
     /// Whether it is to be found out now.
@@ -91,17 +112,33 @@ fn is_up(pod: &PodFacts) -> bool {
 }
 
 impl Membership {
-    /// Has it found out what a pod holds and where its group is.
-    pub(super) fn look_into(&mut self, pod: &PodFacts, group: &GroupKey, after: Duration) {
+    /// Has it found out what a pod holds, unless that is known, and, if it is alone here, where its group is.
+    pub(super) fn look_into(&mut self, pod: &PodFacts) {
         let Some(asker) = self.asker.clone() else { return };
-        let own = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid);
-        let is_alone = own.is_some_and(|own| self.mates(&own.volume).next().is_none());
-        let (pod, hash) = (pod.clone(), is_alone.then(|| group_hash(group)));
+        let Some(own) = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid) else { return };
+        let is_alone = self.mates(&own.volume).next().is_none();
+        let holds = own.start.asked != Asked::Done || own.start.unknown.is_some();
+        let (pod, hash) = (pod.clone(), is_alone.then(|| group_hash(&own.volume.group)));
         self.looks.spawn(async move {
-            tokio::time::sleep(after).await;
             let uid = pod.uid.clone();
-            Looked { uid, found: asker.ask(pod, hash).await }
+            Looked { uid, found: asker.ask(pod, holds, hash).await }
         });
+    }
+
+    /// When something is to be found out again.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.volumes.values().filter_map(|served| served.start.again()).min()
+    }
+
+    /// Has found out again what is to be by now.
+    pub(super) fn look_again(&mut self, now: Instant) {
+        let is_due = |served: &&mut Served| served.start.again.is_some_and(|at| at <= now);
+        let mut due = Vec::new();
+        for served in self.volumes.values_mut().filter(is_due) {
+            served.start.again = None;
+            due.extend(self.pods.get(served.volume.uid.as_str()).cloned());
+        }
+        due.iter().for_each(|pod| self.look_into(pod));
     }
 
     /// Takes in what was found out of a pod: it is held to it, told what it means, and its processes are let in.
@@ -109,18 +146,21 @@ impl Membership {
         let Looked { uid, found: Found { holds, elsewhere } } = looked;
         // The answer was about a name. Whoever had it before is gone from here, or both are known.
         let Some(pod) = self.pods.get(&uid).cloned() else { return Ok(()) };
-        let holds = if self.has_namesake(&pod) { Err("two pods have its name".to_owned()) } else { holds };
+        let namesake = || Err(Unknown::Yet("two pods have its name".to_owned()));
+        let holds = holds.map(|holds| if self.has_namesake(&pod) { namesake() } else { holds });
         let Some(served) = self.volumes.values_mut().find(|s| s.volume.uid.as_str() == uid) else {
             return Ok(());
         };
         let start = &mut served.start;
         (start.asked, start.elsewhere) = (Asked::Done, elsewhere);
-        let was = std::mem::replace(&mut start.unknown, holds.as_ref().err().cloned());
-        if let Some(why) = start.unknown.as_ref().filter(|why| was.as_ref() != Some(why)) {
-            warn!(pod = %served.volume.pod, why, "it is not known which GPUs the pod holds: its processes may use those whose device nodes they have");
+        if let Some(holds) = &holds {
+            let was = std::mem::replace(&mut start.unknown, holds.as_ref().err().cloned());
+            if let Some(why) = start.unknown.as_ref().filter(|why| was.as_ref() != Some(why)) {
+                warn!(pod = %served.volume.pod, %why, "it is not known which GPUs the pod holds: its processes may use those whose device nodes they have");
+            }
         }
         // What was known stays so: a running pod is given nothing else.
-        let known = holds.ok().filter(|holds| start.holds != *holds);
+        let known = holds.and_then(Result::ok).filter(|holds| start.holds != *holds);
         let (id, slot, group) =
             (served.volume.id.clone(), served.volume.slot.clone(), served.volume.group.clone());
         if let Some(holds) = known {
@@ -131,11 +171,20 @@ impl Membership {
         self.weigh(&id).await?;
         self.weigh_held_back(&group).await?;
         self.tell_of(&pod).await?;
-        let again = |s: &Served| s.start.is_held_back || s.start.unknown.is_some();
-        if self.volumes.get(&id).is_some_and(again) {
-            self.look_into(&pod, &group, limits::DEVICES_PAUSE);
-        }
+        self.asks_again(&id);
         Ok(())
+    }
+
+    /// A pod is asked about again where another answer may come: what it holds may become known, or its group come here. What
+    /// becomes of those of its group that are here is told anyway.
+    fn asks_again(&mut self, id: &str) {
+        let Some(served) = self.volumes.get(id) else { return };
+        let is_alone = self.mates(&served.volume).next().is_none();
+        let may_change =
+            matches!(served.start.unknown, Some(Unknown::Yet(_))) || (served.start.is_held_back && is_alone);
+        if let Some(served) = self.volumes.get_mut(id) {
+            served.start.asks_again(may_change, now());
+        }
     }
 
     fn has_namesake(&self, pod: &PodFacts) -> bool {
@@ -155,11 +204,15 @@ impl Membership {
         Ok(())
     }
 
-    /// Weighs again for everybody: another policy is in force.
+    /// Weighs again for everybody: another policy is in force, or the driver says something else of the GPUs.
     pub(super) async fn weigh_all(&mut self) -> Result<(), Stopping> {
         let ids: Vec<String> = self.volumes.keys().cloned().collect();
         for id in ids {
             self.weigh(&id).await?;
+            let held_back = |s: &Served| s.start.is_held_back && s.start.again.is_none();
+            if self.volumes.get(&id).is_some_and(held_back) {
+                self.asks_again(&id);
+            }
         }
         Ok(())
     }
@@ -239,4 +292,9 @@ impl Membership {
         );
         Some((refusal.with_remedy(remedy), true))
     }
+}
+
+/// What time it is on the clock of what waits.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }

@@ -1,0 +1,62 @@
+//! What is found out of a pod again, and what is not.
+
+use super::*;
+use crate::node::devices::Unknown;
+
+#[tokio::test(start_paused = true)]
+async fn what_may_change_is_asked_ever_more_rarely_and_what_cannot_is_not_asked_again() {
+    let yet = || Some(Err(Unknown::Yet("no answer".into())));
+    let for_good = || Some(Err(Unknown::ForGood("no UUID".into())));
+    let known = || Some(Ok(Holds::These(vec![DeviceUuid::from_bytes([1; 16])])));
+    let nobody = || Elsewhere::Pods(Vec::new());
+    let alone = || Elsewhere::Pods(vec![Place { pod: "mate".into(), node: Some("node-2".into()) }]);
+    // What is not known is asked for again; what is held back for being alone, too; nothing else.
+    type Case = (Option<Result<Holds, Unknown>>, Elsewhere, bool);
+    let cases: [Case; 5] = [
+        (yet(), nobody(), true),
+        (known(), alone(), true),
+        (for_good(), nobody(), false),
+        (for_good(), Elsewhere::Unknown("no answer".into()), false),
+        (known(), nobody(), false),
+    ];
+    for (holds, elsewhere, may_change) in cases {
+        let mut ground = asking_ground();
+        ground.hear(added(ground.facts("producer", UID))).await;
+        ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+        let (mut pauses, begin) = (Vec::new(), start::now());
+        for _ in 0..12 {
+            let found = Found { holds: holds.clone(), elsewhere: elsewhere.clone() };
+            ground.membership.looked(Looked { uid: UID.into(), found }).await.unwrap();
+            pauses.extend(ground.membership.next_look().map(|at| at - begin));
+            ground.changes();
+        }
+        let wanted = if may_change { 12 } else { 0 };
+        assert_eq!(pauses.len(), wanted, "{holds:?} {elsewhere:?}");
+        assert!(pauses.is_sorted() && pauses.iter().all(|pause| *pause <= limits::DEVICES_LONGEST_PAUSE));
+        if may_change {
+            assert_eq!((pauses[0], pauses[11]), (limits::DEVICES_PAUSE, limits::DEVICES_LONGEST_PAUSE));
+            // When the time comes, once.
+            ground.membership.looks = JoinSet::new();
+            ground.membership.look_again(begin + limits::DEVICES_LONGEST_PAUSE);
+            ground.membership.look_again(begin + limits::DEVICES_LONGEST_PAUSE);
+            assert_eq!((ground.membership.looks.len(), ground.membership.next_look()), (1, None));
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_held_back_by_those_that_are_here_is_not_asked_about_and_hears_of_another_survey() {
+    let mut ground = asking_ground();
+    let nobody = || Elsewhere::Pods(Vec::new());
+    ground.takes_part("first", UID, 1, nobody()).await;
+    ground.changes();
+    ground.takes_part("second", OTHER, 2, nobody()).await;
+    assert!(ground.changes().contains(&"held back GPU_NOT_REACHABLE".to_owned()));
+    assert_eq!(ground.membership.next_look(), None);
+    // The driver says more of the GPUs.
+    let topology =
+        Topology { gpus: [1, 2].map(|n| DeviceUuid::from_bytes([n; 16])).to_vec(), ..Topology::default() };
+    ground.membership.topology = watch::channel(Some(topology)).1;
+    ground.membership.weigh_all().await.unwrap();
+    assert!(ground.changes().contains(&"held back NO_PEER_ACCESS".to_owned()));
+}
