@@ -216,6 +216,13 @@ pub const OVERSTAYS_PAUSE: Duration = Duration::from_millis(250);
 pub const CGROUP_BYTES: u64 = 64 << 10;
 /// Volumes that wait for their pods to be told of.
 pub const WAITING_VOLUMES: usize = 64;
+/// Volumes whose slot cannot be made again after a restart, or whose mount cannot be taken down, that are tried again; more are left
+/// for the daemon's next start.
+pub const UNDONE_VOLUMES: usize = MEMBERS;
+/// After how long; doubled each time.
+pub const UNDONE_PAUSE: Duration = Duration::from_secs(5);
+/// The longest that it is.
+pub const UNDONE_LONGEST_PAUSE: Duration = Duration::from_secs(160);
 /// How long after it was asked for last a volume still counts as waited for: the kubelet comes back within some two minutes.
 pub const VOLUME_ASKED_AGAIN: Duration = Duration::from_secs(300);
 /// The longest end of a pod that is told to holders of its buffers.

@@ -10,7 +10,7 @@ use tracing::info;
 
 use super::devices::Asker;
 use super::events::Events;
-use super::membership::{Membership, Records, Seen, Teller};
+use super::membership::{Membership, Records, Seen, Teller, Volume};
 use super::service::Service;
 use super::slots::{Change, Slots};
 use crate::config::KubeletConfig;
@@ -48,17 +48,14 @@ impl Kubelet {
     ) -> anyhow::Result<Self> {
         let records = Records::open(&config.run_dir).context("open the records of volumes")?;
         let volumes = records.read().context("read the records of volumes")?;
-        for volume in &volumes {
-            let member = volume.member();
-            service.serve_slot(&member.slot);
-            slots.join(member)?;
-        }
+        let (volumes, left_out) = join(volumes, slots);
+        volumes.iter().for_each(|volume| service.serve_slot(volume.slot()));
         let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
-        info!(node = config.node, root = %config.root.display(), members = volumes.len(), "serving the kubelet");
+        info!(node = config.node, root = %config.root.display(), members = volumes.len(), left_out = left_out.len(), "serving the kubelet");
         let (teller, seen) = Teller::new();
         let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
-        let membership = membership.finding_out(asker, service.topology());
+        let membership = membership.finding_out(asker, service.topology()).leaving_out(left_out);
         let (stop, stopped) = watch::channel(false);
         let (commands, asked) = csi::queue();
         let mut tasks = JoinSet::new();
@@ -116,6 +113,18 @@ impl Kubelet {
     }
 }
 
+/// The members of volumes that are on record join; those that cannot are left out, with the reason.
+fn join(volumes: Vec<Volume>, slots: &mut Slots) -> (Vec<Volume>, Vec<(Volume, String)>) {
+    let (mut joined, mut left_out) = (Vec::new(), Vec::new());
+    for volume in volumes {
+        match slots.join(volume.member()) {
+            Ok(_) => joined.push(volume),
+            Err(e) => left_out.push((volume, format!("{:#}", anyhow::Error::new(e)))),
+        }
+    }
+    (joined, left_out)
+}
+
 async fn log_registration(mut said: watch::Receiver<registration::State>) -> anyhow::Result<()> {
     while said.changed().await.is_ok() {
         let state = said.borrow_and_update().clone();
@@ -138,5 +147,26 @@ impl KubeletConfig {
     fn pods(&self, api_server: Option<kube::Client>) -> pods::Settings {
         let kube = api_server.map(|client| (client, self.node.clone()));
         pods::Settings { socket: Some(self.root.join(pods::SOCKET)), kube }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::membership::testing::volume;
+
+    #[test]
+    fn a_member_whose_slot_cannot_be_made_is_left_out_and_the_others_join() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let [one, bad, other] = ["csi-1", "csi-2", "csi-3"].map(volume);
+        std::fs::create_dir(run_dir.path().join("slots")).unwrap();
+        std::fs::write(run_dir.path().join("slots").join(bad.slot().as_str()), "in the way").unwrap();
+        let (mut slots, _changes) = Slots::new(run_dir.path(), gpu_handoff_policy::Policy::default());
+        let (joined, left_out) = join(vec![one.clone(), bad.clone(), other.clone()], &mut slots);
+        assert_eq!(joined, [one, other]);
+        let [(volume, why)] = &left_out[..] else { panic!("{left_out:?}") };
+        assert_eq!(*volume, bad);
+        // With what the system answered.
+        assert!(why.contains("cannot be made: "), "{why}");
     }
 }

@@ -12,6 +12,7 @@
 //! | the group that a pod asks for | [`group`] |
 //! | what the node's status tells of all this | [`seen`] |
 //! | what is found out and said of it when it starts | [`start`] |
+//! | what could not be done, and is tried again | [`undone`] |
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
@@ -39,12 +40,14 @@ mod news;
 mod records;
 mod seen;
 mod start;
+mod undone;
 mod volume;
 
 use news::containers;
 pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
 use start::{Looked, Start, now};
+use undone::Undone;
 pub(super) use volume::Volume;
 
 /// What is known of pods and their volumes. One task has it.
@@ -60,6 +63,8 @@ pub(super) struct Membership {
     pods: HashMap<String, PodFacts>,
     /// Volumes of pods that nobody has told of yet.
     waiting: VecDeque<(Publish, oneshot::Sender<Answer>)>,
+    /// What is tried again.
+    undone: Vec<Undone>,
     seen: Teller,
     /// Who finds out what pods hold; `None`: nobody does.
     asker: Option<Asker>,
@@ -104,6 +109,7 @@ impl Membership {
             volumes,
             pods: HashMap::new(),
             waiting: VecDeque::new(),
+            undone: Vec::new(),
             seen,
             asker: None,
             looks: JoinSet::new(),
@@ -126,12 +132,12 @@ impl Membership {
     ) {
         let mut stopped = pin!(async move { drop(stop.wait_for(|stopping| *stopping).await) });
         loop {
-            let again = self.next_look();
+            let again = self.next_look().into_iter().chain(self.next_try()).min();
             let done = tokio::select! {
                 () = &mut stopped => return,
                 () = sleep_until(again.unwrap_or_else(now).into()), if again.is_some() => {
                     self.look_again(now());
-                    Ok(())
+                    self.try_again(now()).await
                 }
                 Some(command) = commands.recv() => self.take(command).await,
                 Some(looked) = self.looks.join_next() => match looked {
@@ -214,8 +220,9 @@ impl Membership {
         match self.join(volume.member()).await? {
             Ok(()) => {}
             Err(e @ JoinError::NoSlot) => return Ok(Err(Refusal::NoSlot(e.to_string()))),
-            Err(e) => return Ok(Err(Refusal::Internal(e.to_string()))),
+            Err(e) => return Ok(Err(Refusal::Internal(format!("{:#}", anyhow::Error::new(e))))),
         }
+        drop(self.is_seen_to(&volume.id));
         // On record first: what is mounted and not on record would stay for ever.
         let slot = volume.slot.clone();
         let done = match self.records.write(&volume) {
@@ -284,17 +291,20 @@ impl Membership {
             let target = unpublish.target.display();
             return Ok(Err(Refusal::Internal(format!("the slot at {target} cannot be unmounted: {e}"))));
         }
+        if let Some(volume) = self.is_seen_to(&unpublish.volume) {
+            self.records.remove(&volume.slot);
+        }
         if let Some(Served { volume, .. }) = self.volumes.remove(&unpublish.volume) {
-            self.end(volume, "its volume is taken down").await?;
+            self.end(&volume, "its volume is taken down").await?;
+            self.records.remove(&volume.slot);
         }
         Ok(Ok(()))
     }
 
-    /// A volume that is not there any more, and its member.
-    async fn end(&mut self, volume: Volume, why: &'static str) -> Result<(), Stopping> {
+    /// The member of a volume that is not there any more.
+    async fn end(&mut self, volume: &Volume, why: &'static str) -> Result<(), Stopping> {
         info!(slot = %volume.slot, pod = %volume.pod, why, "the pod takes part no longer");
         self.leave(volume.slot.clone()).await?;
-        self.records.remove(&volume.slot);
         self.weigh_held_back(&volume.group).await
     }
 

@@ -5,7 +5,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
-use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount as unmount_once};
 
 /// More mounts on top of each other than this are not ours.
@@ -51,12 +50,11 @@ fn is_same(folder: &Path, target: &Path) -> io::Result<bool> {
 /// Has nothing there, not even the place. Well where there was nothing.
 pub(super) fn unmount(target: &Path) -> io::Result<()> {
     for _ in 0..MOST_LAYERS {
-        match unmount_once(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            // Nothing is mounted there.
-            Err(Errno::INVAL) => break,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(e.into()),
+        match is_mounted(target) {
+            Ok(true) => unmount_once(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?,
+            Ok(false) => break,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
         }
     }
     match std::fs::remove_dir(target) {

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use gpu_handoff_kubelet::pods::{PodEvent, PodFacts};
 use tracing::{info, warn};
 
-use super::{Membership, Served, Stopping, Volume, mounts};
+use super::{Membership, Served, Stopping, Volume};
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
 use crate::node::events::{Kind, Notice};
@@ -39,12 +39,12 @@ impl Membership {
 
     /// Pods that are gone, and whose volumes nobody has taken down: the kubelet will, if it still knows of them.
     async fn reclaim(&mut self, is_gone: impl Fn(&Volume) -> bool) -> Result<(), Stopping> {
-        let gone = self.volumes.extract_if(.., |_, served| is_gone(&served.volume)).collect::<Vec<_>>();
-        for (_, Served { volume, .. }) in gone {
-            if let Err(e) = mounts::unmount(&volume.target) {
-                warn!(target = %volume.target.display(), error = %e, "the slot of a pod that is gone cannot be unmounted");
-            }
-            self.end(volume, "the pod is gone").await?;
+        let gone = self.volumes.extract_if(.., |_, served| is_gone(&served.volume));
+        let mut gone: Vec<Volume> = gone.map(|(_, Served { volume, .. })| volume).collect();
+        gone.extend(self.without_slot(is_gone));
+        for volume in gone {
+            self.end(&volume, "the pod is gone").await?;
+            self.take_down(volume, 0);
         }
         Ok(())
     }

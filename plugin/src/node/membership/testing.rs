@@ -2,9 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use gpu_handoff_kubelet::csi::{PodName, Publish};
 use gpu_handoff_kubelet::pods::{ContainerFacts, ContainerKind, Phase, PodFacts, Qos};
 
+use super::Volume;
+
 pub(in crate::node) const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+/// A volume of a pod that is a member.
+pub(in crate::node) fn volume(id: &str) -> Volume {
+    let publish = Publish {
+        volume: id.to_owned(),
+        pod: PodName { namespace: "team".into(), name: "producer".into(), uid: UID.into() },
+        service_account: "default".to_owned(),
+        name: "slot".to_owned(),
+        target: "/nowhere".into(),
+    };
+    Volume::of(&publish, &pod(&[("group", "g")])).unwrap().0
+}
 
 /// With these annotations of ours.
 pub(in crate::node) fn pod(annotations: &[(&str, &str)]) -> PodFacts {

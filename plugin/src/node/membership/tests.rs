@@ -16,6 +16,7 @@ use crate::node::devices::{Elsewhere, Found, Place};
 
 mod looks;
 mod policy;
+mod undone;
 
 /// A membership whose changes are done as the node does them, but that nothing is mounted: a target that is the slot's own folder is
 /// there already.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use gpu_handoff_kubelet::csi::{Publish, Refusal};
+use gpu_handoff_kubelet::csi::{PodName, Publish, Refusal};
 use gpu_handoff_kubelet::pods::PodFacts;
 use gpu_handoff_policy::Asks;
 use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, SlotId};
@@ -86,6 +86,28 @@ impl Volume {
         }
         let (pod, uid, target) = (&self.pod, &self.uid, self.target.display());
         Err(Refusal::Invalid(format!("the volume is pod {pod}'s, of UID {uid}, at {target}")))
+    }
+
+    /// Its slot.
+    pub(in crate::node) const fn slot(&self) -> &SlotId {
+        &self.slot
+    }
+
+    /// As the kubelet asks for it.
+    pub(super) fn publish(&self) -> Publish {
+        let PodRef { namespace, name } = &self.pod;
+        let service_account = self.service_account.as_ref().map(ToString::to_string);
+        Publish {
+            volume: self.id.clone(),
+            pod: PodName {
+                namespace: namespace.to_string(),
+                name: name.to_string(),
+                uid: self.uid.to_string(),
+            },
+            service_account: service_account.unwrap_or_default(),
+            name: self.name.clone(),
+            target: self.target.clone(),
+        }
     }
 
     /// Its pod, for events.

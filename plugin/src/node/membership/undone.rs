@@ -1,0 +1,114 @@
+//! What could not be done for a volume, and is tried again: making the slot of one that is on record, and taking down the mount of one
+//! whose pod is gone. Its record stays until then, so that the daemon's next life goes on with it.
+
+use std::time::Instant;
+
+use tracing::{error, info, warn};
+
+use super::start::{Start, now};
+use super::{Membership, Served, Stopping, Volume, mounts};
+use crate::limits;
+use crate::node::events::{Kind, Notice};
+
+/// What is to be done for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Join,
+    TakeDown,
+}
+
+/// A volume for which it could not be.
+#[derive(Debug)]
+pub(super) struct Undone {
+    pub(super) volume: Volume,
+    deed: Deed,
+    tries: u32,
+    at: Instant,
+}
+
+impl Membership {
+    /// With volumes that are on record and have no slot, and why: they are left out until they have one.
+    pub(in crate::node) fn leaving_out(mut self, volumes: Vec<(Volume, String)>) -> Self {
+        for (volume, why) in volumes {
+            let note = format!(
+                "the pod is no member for now: after a restart of the node daemon its slot cannot be made again, which is tried \
+                 again and again: {why}"
+            );
+            self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotRefused", &note));
+            self.put_off(volume, Deed::Join, 0, &why);
+        }
+        self
+    }
+
+    fn put_off(&mut self, volume: Volume, deed: Deed, tries: u32, why: &str) {
+        let factor = 1_u32.checked_shl(tries).unwrap_or(u32::MAX);
+        let again_in = limits::UNDONE_PAUSE.saturating_mul(factor).min(limits::UNDONE_LONGEST_PAUSE);
+        let (slot, pod, target) = (&volume.slot, &volume.pod, volume.target.display());
+        match deed {
+            Deed::Join => {
+                error!(%slot, %pod, why, ?again_in, "the slot of a pod cannot be made again: the pod is no member until then");
+                self.seen.waits(&volume.publish(), why);
+            }
+            Deed::TakeDown => {
+                warn!(%slot, %pod, %target, why, ?again_in, "the slot of a pod that is gone cannot be unmounted");
+            }
+        }
+        if self.undone.len() >= limits::UNDONE_VOLUMES {
+            warn!(%slot, %pod, "so much is to be tried again that this is left for the daemon's next start");
+            return;
+        }
+        self.undone.push(Undone { volume, deed, tries, at: now() + again_in });
+    }
+
+    /// When something is to be tried again.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.undone.iter().map(|undone| undone.at).min()
+    }
+
+    /// Tries what is to be tried again by now.
+    pub(super) async fn try_again(&mut self, now: Instant) -> Result<(), Stopping> {
+        let due: Vec<_> = self.undone.extract_if(.., |undone| undone.at <= now).collect();
+        for Undone { volume, deed, tries, .. } in due {
+            match deed {
+                Deed::Join => self.join_again(volume, tries + 1).await?,
+                Deed::TakeDown => self.take_down(volume, tries + 1),
+            }
+        }
+        Ok(())
+    }
+
+    async fn join_again(&mut self, volume: Volume, tries: u32) -> Result<(), Stopping> {
+        if let Err(e) = self.join(volume.member()).await? {
+            self.put_off(volume, Deed::Join, tries, &format!("{:#}", anyhow::Error::new(e)));
+            return Ok(());
+        }
+        info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
+        self.seen.gone(&volume.id);
+        let (uid, group) = (volume.uid.to_string(), volume.group.clone());
+        let served = Served { volume, ending: false, start: Start::of_before() };
+        self.volumes.insert(served.volume.id.clone(), served);
+        if let Some(pod) = self.pods.get(&uid).cloned() {
+            self.tell_of(&pod).await?;
+        }
+        self.weigh_held_back(&group).await
+    }
+
+    /// Has nothing left of a volume whose pod is gone.
+    pub(super) fn take_down(&mut self, volume: Volume, tries: u32) {
+        match mounts::unmount(&volume.target) {
+            Ok(()) => self.records.remove(&volume.slot),
+            Err(e) => self.put_off(volume, Deed::TakeDown, tries, &e.to_string()),
+        }
+    }
+
+    /// Those that have no slot, and whose pods are gone.
+    pub(super) fn without_slot(&mut self, is_gone: impl Fn(&Volume) -> bool) -> Vec<Volume> {
+        let gone = self.undone.extract_if(.., |undone| undone.deed == Deed::Join && is_gone(&undone.volume));
+        gone.map(|undone| undone.volume).collect()
+    }
+
+    /// The kubelet sees to a volume itself: nothing of it is to be tried again.
+    pub(super) fn is_seen_to(&mut self, id: &str) -> Option<Volume> {
+        self.undone.extract_if(.., |undone| undone.volume.id == id).next().map(|undone| undone.volume)
+    }
+}
