@@ -29,7 +29,7 @@ mod waiting;
 
 use api::{Api, Failure};
 use desk::{Desk, Write};
-pub(super) use notice::{About, Kind, Notice, orphaned};
+pub(super) use notice::{About, Kind, Notice, evicted, killed, orphaned};
 use waiting::Waiting;
 
 /// Where the node's parts leave what owners of pods are to read. Clones share one queue.

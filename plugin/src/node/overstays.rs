@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::events::{self, Events};
 use crate::identity::cgroup::Root;
 use crate::identity::{self, Process, ProcessKey};
 use crate::limits;
@@ -37,6 +38,8 @@ pub(super) struct Overstays {
     /// The user that the daemon was started as.
     daemon_user: u32,
     api_server: Option<Client>,
+    /// Where those whose pods they are read of it.
+    events: Events,
     evicting: JoinSet<(SlotId, Done)>,
     /// The slots whose pods are being evicted: one request each at a time.
     slots: BTreeSet<SlotId>,
@@ -49,9 +52,16 @@ impl fmt::Debug for Overstays {
 }
 
 impl Overstays {
-    pub(super) fn new(cgroup_root: Root, api_server: Option<Client>) -> Self {
+    pub(super) fn new(cgroup_root: Root, api_server: Option<Client>, events: Events) -> Self {
         let daemon_user = rustix::process::geteuid().as_raw();
-        Self { cgroup_root, daemon_user, api_server, evicting: JoinSet::new(), slots: BTreeSet::new() }
+        Self {
+            cgroup_root,
+            daemon_user,
+            api_server,
+            events,
+            evicting: JoinSet::new(),
+            slots: BTreeSet::new(),
+        }
     }
 
     /// Kills a process of a member.
@@ -65,7 +75,9 @@ impl Overstays {
         let process = identity::reopen(key).map_err(|e| e.to_string())?;
         self.is_of(member, &process)?;
         warn!(slot = %member.slot, pod = %member.pod, %process, "killed: it leases a buffer whose time is over, and the policy says so");
-        process.kill().map_err(|e| e.to_string())
+        process.kill().map_err(|e| e.to_string())?;
+        self.events.tell(events::killed(member.into(), &process));
+        Ok(())
     }
 
     fn is_of(&self, member: &Member, process: &Process) -> Result<(), String> {
@@ -97,16 +109,17 @@ impl Overstays {
         if !self.slots.insert(member.slot.clone()) {
             return refused("it is being evicted".to_owned());
         }
-        let member = member.clone();
+        let (member, told) = (member.clone(), self.events.clone());
         self.evicting.spawn(async move {
             let asked = timeout(limits::EVICTION_TIME, evict(client, &member)).await;
             let outcome = asked.unwrap_or_else(|_| {
                 Err(format!("the API server has not answered within {:?}", limits::EVICTION_TIME))
             });
-            if outcome.is_ok() {
+            if outcome == Ok(true) {
                 warn!(slot = %member.slot, pod = %member.pod, "evicted: it leases a buffer whose time is over, and the policy says so");
+                told.tell(events::evicted((&member).into()));
             }
-            (member.slot, (id, outcome))
+            (member.slot, (id, outcome.map(drop)))
         });
         None
     }
@@ -144,16 +157,16 @@ fn is_for<'a>(member: Option<&'a Member>, policy: &Policy, wanted: Orphans) -> R
     Err(format!("the policy says {found} of namespace {}, not {wanted}", member.pod.namespace))
 }
 
-/// Asks for the eviction of that very pod. One that is gone is evicted.
-async fn evict(client: Client, member: &Member) -> Result<(), String> {
+/// Asks for the eviction of that very pod; whether there was one to evict.
+async fn evict(client: Client, member: &Member) -> Result<bool, String> {
     let (namespace, name) = (member.pod.namespace.as_str(), member.pod.name.as_str());
     let pods: Api<Pod> = Api::namespaced(client, namespace);
     let outcome: Result<Status, kube::Error> =
         pods.create_subresource("eviction", name, &PostParams::default(), &eviction(member)).await;
     match outcome {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
         // It is not there, or another pod has its name.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
         Err(kube::Error::Api(status)) if status.code == 429 => Err(format!("not now: {}", status.message)),
         Err(kube::Error::Api(status)) => {
             Err(format!("the API server says {}: {}", status.code, status.message))

@@ -96,6 +96,27 @@ pub(in crate::node) fn orphaned(about: About, leases: u32) -> Notice {
     Notice::new(about, Kind::Warning, "BuffersOrphaned", &note)
 }
 
+/// Where it is explained what is done to those that keep what is over.
+const OVERSTAYS: &str = "docs/policy.md#who-keeps-what-is-over";
+
+/// A process of the pod was killed.
+pub(in crate::node) fn killed(about: About, process: &impl fmt::Display) -> Notice {
+    let note = format!(
+        "process {process} of this pod was killed: it leased a buffer whose time is over, and the policy says `orphans: kill` of this \
+         namespace; remedy: let it release what is retired before the deadline [{OVERSTAYS}]"
+    );
+    Notice::new(about, Kind::Warning, "ProcessKilled", &note)
+}
+
+/// The pod is evicted.
+pub(in crate::node) fn evicted(about: About) -> Notice {
+    let note = format!(
+        "this pod is evicted: it leased a buffer whose time is over, and the policy says `orphans: evict` of this namespace; \
+         remedy: let it release what is retired before the deadline [{OVERSTAYS}]"
+    );
+    Notice::new(about, Kind::Warning, "PodEvicted", &note)
+}
+
 /// `GPU_NOT_REACHABLE` as reasons of events are written: `GpuNotReachable`.
 fn camel_case(code: Code) -> String {
     let mut text = String::new();

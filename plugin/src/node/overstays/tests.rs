@@ -53,7 +53,16 @@ fn signal(process: &mut Killed) -> Option<i32> {
 }
 
 fn node() -> Overstays {
-    Overstays::new(Root::default(), None)
+    node_with(None).0
+}
+
+/// With an API server, and what owners of pods are told.
+fn node_with(api_server: Option<Client>) -> (Overstays, impl FnMut() -> Vec<String>) {
+    let (events, mut told) = Events::for_test();
+    let heard = move || {
+        std::iter::from_fn(|| told.try_recv().ok()).map(|notice| notice.reason().to_owned()).collect()
+    };
+    (Overstays::new(Root::default(), api_server, events), heard)
 }
 
 #[tokio::test]
@@ -90,10 +99,13 @@ async fn a_process_of_the_members_user_is_killed_and_no_other_in_its_place() {
     let later = ProcessKey { started: key.started + 1, ..key };
     assert!(node().kill(Some(&holder), &kills, later).is_err());
     assert_eq!(signal(&mut child), None);
-    node().kill(Some(&holder), &kills, key).unwrap();
+    let (node, mut told) = node_with(None);
+    node.kill(Some(&holder), &kills, key).unwrap();
+    assert_eq!(told(), ["ProcessKilled"]);
     assert!(!child.0.wait().unwrap().success());
     assert_eq!(signal(&mut child), Some(9));
-    assert!(node().kill(Some(&holder), &kills, key).is_err(), "it is gone");
+    assert!(node.kill(Some(&holder), &kills, key).is_err(), "it is gone");
+    assert!(told().is_empty());
 }
 
 /// What an API server was asked.
@@ -125,12 +137,13 @@ async fn that_very_pod_is_evicted_and_what_is_said_of_it_is_passed_on() {
         [(201, true), (200, true), (404, true), (409, true), (429, false), (403, false), (500, false)]
     {
         let (client, asked) = api_server(code, "because");
-        let mut node = Overstays::new(Root::default(), Some(client));
+        let (mut node, mut told) = node_with(Some(client));
         assert_eq!(node.evict(7, Some(&holder), &evicts), None);
         let again = node.evict(8, Some(&holder), &evicts);
         assert!(matches!(again, Some((8, Err(_)))), "one at a time: {again:?}");
         let (id, outcome) = node.next().await;
         assert_eq!((id, outcome.is_ok()), (7, good), "{code}: {outcome:?}");
+        assert_eq!(told() == ["PodEvicted"], code < 300, "{code}");
         if let Err(why) = outcome {
             assert!(why.contains("because"), "{why}");
         }
@@ -147,7 +160,7 @@ async fn that_very_pod_is_evicted_and_what_is_said_of_it_is_passed_on() {
 #[tokio::test]
 async fn nobody_else_is_evicted() {
     let (client, asked) = api_server(201, "");
-    let mut node = Overstays::new(Root::default(), Some(client));
+    let mut node = node_with(Some(client)).0;
     let (holder, kills) = member(Orphans::Kill, true, None);
     assert!(matches!(node.evict(1, Some(&holder), &kills), Some((1, Err(_)))));
     assert!(matches!(node.evict(2, None, &kills), Some((2, Err(_)))));
