@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Show how this node is: its daemon, its members, its policy; for those who run it
     #[cfg(feature = "admin")]
-    Status(crate::admin::AdminArgs),
+    Status(crate::status::StatusArgs),
     /// Look for what is wrong with this node and with what gpu-handoff has in the cluster, and say what to do; exit code 1 if something
     /// is, 2 if something could not be looked at
     #[cfg(feature = "admin")]

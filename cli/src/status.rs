@@ -13,8 +13,30 @@ use crate::args::Format;
 use crate::failure::Failure;
 use crate::output::{self, one_line, row, time};
 
-pub(crate) fn run(args: &AdminArgs, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
-    let status = admin::wait_for(admin::ask(&args.admin_socket))?.map_err(AdminFailure::from)?;
+mod ready;
+
+/// Where to ask, and for what.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StatusArgs {
+    /// Say only whether pods are served: the broker serves, and the kubelet knows the driver; exit code 1 if not, and why
+    #[arg(long)]
+    pub ready: bool,
+    /// Where the node's daemon is asked.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+pub(crate) fn run(args: &StatusArgs, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+    let status = admin::wait_for(admin::ask(&args.admin.admin_socket))?.map_err(AdminFailure::from)?;
+    if args.ready {
+        let why = ready::why_not(&status, admin::now());
+        writeln!(
+            out,
+            "{}",
+            why.as_ref().map_or_else(|| "ready".to_owned(), |why| format!("not ready: {why}"))
+        )?;
+        return if why.is_none() { Ok(()) } else { Err(Failure::Findings(1)) };
+    }
     match format {
         Format::Json => output::json(out, &status),
         Format::Text | Format::Yaml => write(&status, admin::now(), out),

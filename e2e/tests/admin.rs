@@ -130,6 +130,7 @@ fn a_node_that_is_well_says_how_it_is() {
     let daemon = Daemon::start();
     let (code, status) = daemon.json("status");
     assert_eq!(code, Some(0));
+    assert_eq!(daemon.said(&["status", "--ready"], None), (Some(0), "ready\n".into(), String::new()));
     assert_eq!(status["daemon"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["daemon"]["boot"].as_str().unwrap().len(), 16);
     assert_eq!((&status["kubelet"], &status["broker"]["restarts"]), (&Value::Null, &0.into()));

@@ -43,6 +43,7 @@ mod restarts;
 mod rights;
 mod scene;
 mod taken_over;
+mod updates;
 mod webhook;
 
 use std::process::ExitCode;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         hostile::all(),
         doctor::all(),
         restarts::all(),
+        updates::all(),
         lifecycle::all(),
         latency::all(),
         orphans::all(),

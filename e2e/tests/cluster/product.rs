@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery;
@@ -19,6 +19,7 @@ use crate::scene::await_in;
 pub(crate) mod webhook;
 
 const MANIFESTS: &str = include_str!("../../../manifests/gpu-handoff.yaml");
+const POLICIES: &str = include_str!("../../../manifests/policy.yaml");
 
 /// Its namespace, and what is there.
 pub(crate) const NAMESPACE: &str = "gpu-handoff";
@@ -47,7 +48,7 @@ pub(crate) async fn install(ground: &Ground) -> anyhow::Result<()> {
 /// The same with another image of the daemon.
 pub(crate) async fn install_image(ground: &Ground, image: &str) -> anyhow::Result<()> {
     let client = ground.client.clone();
-    for mut object in documents(MANIFESTS)? {
+    for mut object in documents(MANIFESTS)?.into_iter().chain(documents(POLICIES)?) {
         if object["kind"] == "DaemonSet" {
             let pod = &mut object["spec"]["template"]["spec"];
             pod["containers"][0]["image"] = json!(image);
@@ -154,6 +155,36 @@ pub(crate) async fn roll(ground: &Ground) -> anyhow::Result<i64> {
 fn rolled() -> anyhow::Result<Value> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos().to_string();
     Ok(json!({ "spec": { "template": { "metadata": { "annotations": { "e2e.local/rolled": now } } } } }))
+}
+
+/// Gives the daemon this variable, or takes it away, by an update; gives what [`has_rolled`] is to wait for.
+pub(crate) async fn update(ground: &Ground, variable: Value) -> anyhow::Result<i64> {
+    let container = json!({ "name": "plugin", "env": [variable] });
+    let patch = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
+    let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    set.metadata.generation.context("a daemon set without a generation")
+}
+
+/// What the cluster says of the daemons.
+pub(crate) async fn daemon_set(ground: &Ground) -> anyhow::Result<DaemonSet> {
+    Ok(daemons(ground).get(PLUGIN).await?)
+}
+
+/// Waits until this is told of a pod of the daemon that is none of those; gives which.
+pub(crate) async fn warning(
+    ground: &Ground,
+    reason: &str,
+    text: &str,
+    before: &[String],
+) -> anyhow::Result<String> {
+    let events: Api<Event> = Api::namespaced(ground.client.clone(), NAMESPACE);
+    let of_reason = ListParams::default().fields(&format!("reason={reason}"));
+    look_until(READY, &format!("{reason} of the daemon is told: {text}"), async || {
+        let told = events.list(&of_reason).await?.items.into_iter();
+        let told = told.filter(|event| event.message.as_ref().is_some_and(|said| said.contains(text)));
+        Ok(told.filter_map(|event| event.involved_object.name).find(|pod| !before.contains(pod)))
+    })
+    .await
 }
 
 /// Waits until the update is done.

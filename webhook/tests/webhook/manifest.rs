@@ -88,9 +88,7 @@ fn its_pods_are_called_as_the_program_expects() {
     let volume = pod.volumes.unwrap().into_iter().find(|volume| volume.projected.is_some()).unwrap();
     let maps = volume.projected.unwrap().sources.unwrap().into_iter().filter_map(|one| one.config_map);
     let names: Vec<_> = maps.map(|map| map.name).collect();
-    let nodes = include_str!("../../../manifests/gpu-handoff.yaml");
-    let mut nodes = serde_yaml::Deserializer::from_str(nodes).map(|one| Value::deserialize(one).unwrap());
-    let policies = nodes.find(|object| object["kind"] == "ConfigMap").unwrap();
+    let policies: Value = serde_yaml::from_str(include_str!("../../../manifests/policy.yaml")).unwrap();
     let file = policy.file_name().unwrap().to_str().unwrap();
     gpu_handoff_policy::Policy::read(policies["data"][file].as_str().unwrap()).unwrap();
     assert!(names.iter().any(|name| policies["metadata"]["name"] == *name), "{names:?}");
