@@ -101,13 +101,18 @@ impl Ground {
         scripts.join("in.sh").exists().then_some(scripts)
     }
 
-    /// Starts or stops a daemon of the node.
-    pub(crate) async fn daemon(&self, what: &str, name: &str) -> anyhow::Result<()> {
+    /// Starts or stops a daemon of the node: `start NAME [ARGUMENT...]`, `stop NAME`.
+    pub(crate) async fn daemon(&self, what: &[&str]) -> anyhow::Result<()> {
+        self.inside(&[&["daemons.sh"], what].concat()).await.map(drop)
+    }
+
+    /// Runs a command inside the node, and gives what it writes.
+    pub(crate) async fn inside(&self, what: &[&str]) -> anyhow::Result<String> {
         let cluster = self.folder.file_name().context("the cluster's folder has no name")?;
         let script = self.scripts().context("this machine has no e2e/cluster/in.sh")?.join("in.sh");
         let mut command = tokio::process::Command::new(&script);
-        command.arg(cluster).args(["daemons.sh", what, name]).kill_on_drop(true);
-        run(&script, command).await.with_context(|| format!("{what} {name}"))
+        command.arg(cluster).args(what).kill_on_drop(true);
+        run(&script, command).await.with_context(|| what.join(" "))
     }
 
     /// All of the node ends at once, as when the power fails, and it starts again; its API is there afterwards.
@@ -121,7 +126,7 @@ impl Ground {
         let script = self.scripts().context("this machine has no e2e/cluster/in.sh")?.join(name);
         let mut command = tokio::process::Command::new(&script);
         command.args(arguments).arg(cluster).kill_on_drop(true);
-        run(&script, command).await
+        run(&script, command).await.map(drop)
     }
 
     /// Somebody else at the API, by a token.
@@ -136,13 +141,13 @@ impl Ground {
     }
 }
 
-async fn run(script: &Path, mut command: tokio::process::Command) -> anyhow::Result<()> {
+async fn run(script: &Path, mut command: tokio::process::Command) -> anyhow::Result<String> {
     let ended = tokio::time::timeout(DAEMON, command.output()).await;
     let ended = ended.map_err(|_| anyhow::anyhow!("{} took longer than {DAEMON:?}", script.display()))?;
     let output = ended.with_context(|| format!("run {}", script.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "{}: {said}", script.display());
-    Ok(())
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Pods run the images that the node has, however old; a test of newer ones would prove nothing.

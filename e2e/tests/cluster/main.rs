@@ -32,6 +32,7 @@ mod lifecycle;
 mod matrix;
 mod members;
 mod members_gpus;
+mod members_plain;
 mod orphans;
 mod plan;
 mod play;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         handover::all(),
         members::all(),
         members_gpus::all(),
+        members_plain::all(),
         identity::all(),
         hostile::all(),
         doctor::all(),

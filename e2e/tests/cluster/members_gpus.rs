@@ -20,7 +20,7 @@ const MOST_PODS: usize = 12;
 const WORD: u32 = 0x0DD_BA11;
 
 /// What different GPUs are told as: by whether they reach each other.
-const APART: [&str; 2] = ["GpuNotReachable", "NoPeerAccess"];
+pub(crate) const APART: [&str; 2] = ["GpuNotReachable", "NoPeerAccess"];
 
 pub(crate) fn all() -> Vec<Scenario> {
     vec![
@@ -92,7 +92,7 @@ async fn a_gpu_each(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 }
 
 /// The owner of a pod that is not started reads why, from us and from the kubelet, and what to do.
-async fn is_held_back(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
+pub(crate) async fn is_held_back(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
     let note = scene.note(pod, &APART).await?;
     anyhow::ensure!(note.contains("ResourceClaim") && note.contains("on-failure: block"), "{pod}: {note}");
     let probe = scene.warning(pod, "Unhealthy").await?;

@@ -75,9 +75,9 @@ async fn outlive(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     crowd.has_come_through("the plugin was updated", begin).await?;
 
     let begin = Instant::now();
-    scene.ground.daemon("stop", "kubelet").await?;
+    scene.ground.daemon(&["stop", "kubelet"]).await?;
     let made = crowd.make_newcomers("kubelet").await;
-    scene.ground.daemon("start", "kubelet").await?;
+    scene.ground.daemon(&["start", "kubelet"]).await?;
     crowd.newcomers_run(&made?, begin).await?;
     crowd.has_come_through("the kubelet was restarted", begin).await?;
     Ok(Outcome::Done)

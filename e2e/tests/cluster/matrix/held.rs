@@ -75,12 +75,12 @@ async fn driver_away(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     scene.claim("all", gpus).await?;
     scene.start(agent("holder", Gpu::Claim("all".to_owned()))).await?;
     let by_force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    let removed = match scene.ground.daemon("stop", "dra").await {
+    let removed = match scene.ground.daemon(&["stop", "dra"]).await {
         Ok(()) => end(scene, "holder", &by_force).await,
         other => other,
     };
     // In any case: other scenarios need it.
-    let back = scene.ground.daemon("start", "dra").await;
+    let back = scene.ground.daemon(&["start", "dra"]).await;
     removed?;
     back?;
     // Only then it is known to the kubelet again: before, a pod with a claim would wait for the next try, a minute later.
