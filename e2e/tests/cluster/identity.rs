@@ -30,14 +30,22 @@ const LONG_S: i64 = 120;
 /// What the kubelet says of a static pod with an inline volume.
 const REFUSED_BY_THE_KUBELET: &str = "static pods may not reference csidrivers";
 
-/// Has the shell in groups below its container's own, which are called as another pod's are: forge POD CONTAINER.
+/// Has the shell in groups below its container's own, which are called as another pod's are: `forge POD CONTAINER`, and `own_groups`
+/// says where. A privileged container sees the groups of the whole machine where there is one hierarchy, and else only its own.
 const FORGE: &str = r#"
-forge() {
+own_groups() {
+    own=$(grep '^0::' /proc/self/cgroup) || true
     for root in /sys/fs/cgroup /sys/fs/cgroup/*; do
         if [ -e "$root/cgroup.procs" ] && [ ! -e "$root/cpuset.cpus" ]; then
-            mkdir -p "$root/kubepods/besteffort/pod$1/$2"
-            echo $$ > "$root/kubepods/besteffort/pod$1/$2/cgroup.procs"
+            if [ -e "$root${own#0::}/cgroup.procs" ]; then echo "$root${own#0::}"; else echo "$root"; fi
         fi
+    done
+}
+forge() {
+    groups=$(own_groups)
+    for group in $groups; do
+        mkdir -p "$group/kubepods/besteffort/pod$1/$2"
+        echo $$ > "$group/kubepods/besteffort/pod$1/$2/cgroup.procs"
     done
 }
 "#;
@@ -121,8 +129,8 @@ async fn mounts(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let script = format!(
         r#"{FORGE}
         forge {pod} {container}
-        for root in /sys/fs/cgroup /sys/fs/cgroup/*; do
-            if [ -e "$root/kubepods/besteffort/pod{pod}" ]; then mount -o bind "$root/kubepods/besteffort/pod{pod}/{container}" "$root"; fi
+        for group in $groups; do
+            mount -o bind "$group/kubepods/besteffort/pod{pod}/{container}" "$group"
         done
         grep pod{pod} /proc/$$/mountinfo"#
     );
