@@ -205,7 +205,11 @@ impl Owner {
                 return;
             };
             tokio::select! {
-                () = sleep_until(due) => self.apply(None, Input::Tick).log(),
+                () = sleep_until(due) => {
+                    // What a new policy means is done with one tick after the other.
+                    self.let_others_in();
+                    self.apply(None, Input::Tick).log();
+                }
                 () = self.stirred.notified() => {}
                 _ = stop.wait_for(|stopping| *stopping) => break,
             }

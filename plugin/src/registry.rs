@@ -15,6 +15,7 @@
 //! | concern | file |
 //! |---|---|
 //! | what it is told, what is to be done | [`inputs`], [`effects`] |
+//! | what there is: members, sessions, buffers, groups | [`state`] |
 //! | members and sessions come and go | [`sessions`] |
 //! | what ended sessions had ends; what is done in pieces | [`leaving`] |
 //! | a buffer appears | [`publish`] |
@@ -41,19 +42,16 @@
 //! | what was answered so far | [`counters`] |
 //! | maps by the daemon's own numbers | [`drawn`] |
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::RandomState;
-use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::{Policy, Usage};
-use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Carrier, RequestId};
+use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, RequestId};
 use gpu_handoff_protocol::receipt::ProcessKey;
-use gpu_handoff_protocol::{
-    BootTag, BufferId, BufferInfo, BufferName, Code, DeviceUuid, GroupKey, LeaseId, Refusal,
-};
+use gpu_handoff_protocol::{BootTag, BufferId, Code, GroupKey, LeaseId, Refusal};
 
-use crate::journal::{Record, Tag};
+use crate::journal::Record;
 use crate::limits;
 
 mod acquire;
@@ -82,6 +80,7 @@ mod seats;
 mod sessions;
 mod sets;
 mod sight;
+mod state;
 #[cfg(test)]
 mod tests;
 mod today;
@@ -91,17 +90,15 @@ pub use claims::Shown;
 pub use counters::Counters;
 pub use drawn::DrawnMap;
 pub use effects::{Effect, Keepable, Note, Overstay, Purpose};
-use ending::{Ended, Ending};
-use given::Given;
 pub use inputs::{Ask, Input, MemberFacts, SessionFacts, Vetted};
 use lease_numbers::LeaseNumbers;
-use named::Named;
 use notices::NOTICE;
 use past::Expected;
 pub use past::{BootClock, Past};
 pub(crate) use publish::{check_range, list};
 pub use reach::Topology;
 pub use sets::WantedSet;
+use state::{Buffer, Group, Importer, Member, Session};
 
 /// A member's number on this node, for as long as the daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,88 +115,11 @@ pub struct Capacity {
     pub descriptors: u64,
 }
 
-#[derive(Debug)]
-struct Member {
-    facts: MemberFacts,
-    /// Its group, for its buffers.
-    group: Arc<GroupKey>,
-    /// What it and its group are called in the journal.
-    tag: Tag,
-    group_tag: Tag,
-    usage: Usage,
-    /// Items that its sessions wait for.
-    waited: u64,
-    /// From when on another listing of all that its group has costs nobody anything; `None`: since ever.
-    lists_from: Option<Instant>,
-    sessions: BTreeSet<SessionId>,
-    /// Its pod is being deleted.
-    is_ending: bool,
-    /// What its processes published and is its own.
-    lasting: lasting::Lasting,
-}
-
-/// Who acquires, and the GPU that it names for that.
-#[derive(Debug, Clone, Copy)]
-struct Importer {
-    session: SessionId,
-    device: Option<DeviceUuid>,
-}
-
-#[derive(Debug)]
-struct Session {
-    facts: SessionFacts,
-    published: BTreeSet<BufferId>,
-    leases: BTreeSet<LeaseId>,
-    /// Requests that wait for an answer, watches included, and how many items each has.
-    open: BTreeMap<RequestId, u64>,
-}
-
-impl Session {
-    fn new(facts: SessionFacts) -> Self {
-        Self { facts, published: BTreeSet::new(), leases: BTreeSet::new(), open: BTreeMap::new() }
-    }
-}
-
-#[derive(Debug)]
-struct Buffer {
-    info: Arc<BufferInfo>,
-    group: Arc<GroupKey>,
-    /// `None`: it [outlives](lasting) its process, or nobody has shown its receipt, only leases of it are known.
-    owner: Option<SessionId>,
-    member: MemberId,
-    /// `None` once the buffer is ending, and while it is awaited.
-    carrier: Option<Carrier>,
-    ending: Option<Ending>,
-    /// How many there are.
-    leases: u32,
-    given: Given,
-}
-
-impl Buffer {
-    /// Known from a lease alone: it was alive, but nobody has brought it back yet.
-    fn is_awaited(&self) -> bool {
-        self.carrier.is_none() && self.ending.is_none()
-    }
-}
-
-#[derive(Debug, Default)]
-struct Group {
-    members: u32,
-    /// What its members hold together.
-    usage: Usage,
-    last_generation: u64,
-    /// Live buffers of each name, by generation.
-    names: HashMap<BufferName, Named>,
-    /// Live buffers of each name of a set.
-    sets: HashMap<BufferName, sets::Versions>,
-    ended: Ended,
-    watchers: BTreeSet<(SessionId, RequestId)>,
-}
-
 /// The state of one node. See the module's documentation.
 #[derive(Debug)]
 pub struct Registry {
     policy: Policy,
+    changing: new_policy::Changing,
     capacity: Capacity,
     boot: BootTag,
     pid_word_proven: bool,
@@ -243,6 +163,7 @@ impl Registry {
         let (expected, records) = Expected::new(found, clock.instant);
         Self {
             policy,
+            changing: new_policy::Changing::default(),
             capacity,
             boot,
             pid_word_proven: false,
@@ -304,7 +225,7 @@ impl Registry {
         let sets = [self.set_waits.next_deadline(), self.staging.next_deadline()];
         let sets = sets.into_iter().chain([self.listings.next_deadline()]);
         let waits = [self.waits.next_deadline(), self.expected.next_deadline()];
-        [buffer].into_iter().chain(waits).chain(sets).flatten().min()
+        [buffer, self.changing.next_deadline()].into_iter().chain(waits).chain(sets).flatten().min()
     }
 
     /// Buffers, leases and sessions at the moment.
@@ -344,6 +265,7 @@ impl Registry {
         self.name_overstays(now);
         self.expire_expected(now);
         self.take_apart(now);
+        self.go_by_policy(now);
         self.expire_waits(now);
         self.expire_set_waits(now);
         self.expire_staged(now);

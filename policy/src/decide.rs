@@ -46,7 +46,11 @@ impl Policy {
         within(Code::QuotaDescriptors, what, of_group, descriptors, group.descriptors)
     }
 
-    fn may_publish_kind(&self, who: &Party<'_>, kind: Kind) -> Result<(), Refusal> {
+    /// Whether a pod may publish buffers of a kind.
+    ///
+    /// # Errors
+    /// `POLICY_DENIED`.
+    pub fn may_publish_kind(&self, who: &Party<'_>, kind: Kind) -> Result<(), Refusal> {
         let granted = match kind {
             Kind::Vmm => GrantedKind::Vmm,
             Kind::Timeline => GrantedKind::Timeline,
@@ -107,6 +111,18 @@ impl Policy {
                 "publish with lifetime process, or have the administrator raise `namespaces.{}.pod-lifetime-bytes` in the policy",
                 who.namespace
             )))
+    }
+
+    /// Whether what a pod and its group hold is no more than they may: so long each buffer of it could be published beside the others.
+    #[must_use]
+    pub fn is_within(&self, who: &Party<'_>, held: &Held) -> bool {
+        let (own, group) = (self.quota_of(who), self.group_quota_of(who.group));
+        let (pod, all) = (&held.pod, &held.group);
+        let of_pod =
+            pod.buffers <= own.buffers && pod.bytes <= own.bytes && pod.descriptors <= own.descriptors;
+        let of_group =
+            all.buffers <= group.buffers && all.bytes <= group.bytes && all.descriptors <= group.descriptors;
+        of_pod && of_group && pod.pod_lifetime_bytes <= self.pod_lifetime_bytes_of(who.namespace)
     }
 
     /// Whether a pod may have so many more buffers beside what it and its group hold, for a set that comes in parts: what

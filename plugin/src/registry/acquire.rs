@@ -29,7 +29,7 @@ pub(super) fn names(items: &[Wanted]) -> impl Iterator<Item = &BufferName> {
 enum Found {
     Here(BufferId),
     NotYet,
-    /// Alive before the daemon was restarted, and soon there again or known to be over.
+    /// Alive before the daemon was restarted, or before the policy became another one, and soon there again or known to be over.
     Restoring,
     Refused(Refusal),
 }
@@ -103,6 +103,9 @@ impl Registry {
                     return Found::Restoring;
                 }
                 match newest {
+                    Some(buffer) if buffer.info.generation > item.newer_than && self.is_undecided(buffer) => {
+                        Found::Restoring
+                    }
                     Some(buffer) if buffer.info.generation > item.newer_than => Found::Here(buffer.info.id),
                     _ => Found::NotYet,
                 }
@@ -119,6 +122,9 @@ impl Registry {
         }
         // Another tenant's buffer reads exactly like one that does not exist.
         let known = self.buffers.get(&id).filter(|b| self.sees(session, b));
+        if known.is_some_and(|b| b.ending.is_none() && self.is_undecided(b)) {
+            return Found::Restoring;
+        }
         match (known.map(|b| b.ending), self.ended_of(id, group)) {
             (Some(None), _) => Found::Here(id),
             (Some(Some(ending)), _) => Found::Refused(ending.refusal(id)),
@@ -199,7 +205,7 @@ impl Registry {
         if let Some(reason) = self.is_about_to_end(buffer) {
             return Err(super::ending::retired(id, reason));
         }
-        if !self.sees(importer.session, buffer) {
+        if self.is_undecided(buffer) || !self.sees(importer.session, buffer) {
             return Err(gone());
         }
         self.policy.may_lease(&member.facts.party(), &self.held_by(member), 1)?;

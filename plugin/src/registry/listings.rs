@@ -8,8 +8,6 @@ use std::time::Instant;
 use gpu_handoff_protocol::message::{BrokerBody, Event, RequestId};
 use gpu_handoff_protocol::{BufferId, BufferInfo, Code, Refusal};
 
-use super::named::Named;
-use super::sets::Versions;
 use super::{Registry, SessionId};
 use crate::limits;
 
@@ -92,8 +90,7 @@ impl Registry {
         let Some(group) = self.group_of(session).cloned() else { return 0 };
         let Some(g) = self.groups.get_mut(&group) else { return 0 };
         g.watchers.insert((session, request));
-        let named = g.names.values().flat_map(Named::buffers);
-        let mut live: Vec<BufferId> = named.chain(g.sets.values().flat_map(Versions::buffers)).collect();
+        let mut live: Vec<BufferId> = g.buffers().collect();
         // What is not shown is work, too.
         let listed = super::ending::count(live.len());
         live.retain(|id| self.buffers.get(id).is_some_and(|buffer| self.sees(session, buffer)));
@@ -126,6 +123,7 @@ impl Registry {
         if self.listings.remove((session, request)) {
             return true;
         }
+        self.changing.forget((session, request));
         let Some(group) = self.group_of(session).cloned() else { return false };
         self.groups.get_mut(&group).is_some_and(|g| g.watchers.remove(&(session, request)))
     }

@@ -15,7 +15,7 @@ impl Registry {
     pub(super) fn tell_watchers(&mut self, id: BufferId, event: &Event) {
         let Some(buffer) = self.buffers.get(&id) else { return };
         let Some(group) = self.groups.get(&*buffer.group) else { return };
-        let sees = |(session, _): &&(SessionId, RequestId)| self.sees(*session, buffer);
+        let sees = |watch: &&(SessionId, RequestId)| self.is_seen_by(**watch, buffer);
         let watchers: Vec<_> = group.watchers.iter().filter(sees).copied().collect();
         for (session, request) in watchers {
             self.reply(session, request, BrokerBody::Event(event.clone()));

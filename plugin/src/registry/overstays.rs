@@ -96,15 +96,6 @@ impl Registry {
         self.overstays.add(id, at);
     }
 
-    /// Another policy is in force: it holds for what is over already, from now on.
-    pub(super) fn await_all_overstays(&mut self, now: Instant) {
-        let ending: Vec<_> =
-            self.buffers.iter().filter(|(_, b)| b.ending.is_some()).map(|(id, _)| *id).collect();
-        for id in ending {
-            self.await_overstay(id, now);
-        }
-    }
-
     /// Names those whose time is over to the edges.
     pub(super) fn name_overstays(&mut self, now: Instant) {
         let over = self.overstays.take_due(now);

@@ -134,15 +134,18 @@ impl Registry {
             self.reply(session, request, BrokerBody::Refused(refusal));
             return;
         }
-        let restoring = self.expects_newer_set(&group, &wanted.name, wanted.newer_than);
+        let restoring = self.must_wait(session, &group, &wanted, false);
         let waiting = Waiting { group, wanted, until, for_missing };
         self.set_waits.add((session, request), waiting, restoring);
     }
 
-    /// Whether the set may still come: it is waited for, or being restored.
+    /// Whether the set may still come: it is waited for, or being restored, or to be decided about.
     fn must_wait(&self, session: SessionId, group: &GroupKey, wanted: &WantedSet, for_missing: bool) -> bool {
         match self.find_set(session, group, wanted) {
-            Some((set, _)) => self.expects_newer_set(group, &wanted.name, set.generation),
+            Some((set, ids)) => {
+                let is_undecided = |id| self.buffers.get(id).is_some_and(|buffer| self.is_undecided(buffer));
+                ids.iter().any(is_undecided) || self.expects_newer_set(group, &wanted.name, set.generation)
+            }
             None => for_missing || self.expects_newer_set(group, &wanted.name, wanted.newer_than),
         }
     }

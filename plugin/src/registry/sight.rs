@@ -1,7 +1,7 @@
 //! Who sees whose buffers. Within a group of one namespace everybody sees everything; where pods of several namespaces are in
 //! one, or buffers are known by their ids across groups, the policy decides about each two.
 
-use gpu_handoff_policy::Party;
+use gpu_handoff_policy::{Party, Policy};
 use gpu_handoff_protocol::{GroupKey, Kind, Namespace, PodRef, ServiceAccount};
 
 use super::{Buffer, Member, MemberFacts, MemberId, Registry, SessionId};
@@ -36,9 +36,13 @@ impl Registry {
 
     /// Whether a session may know of a buffer and acquire it.
     pub(super) fn sees(&self, session: SessionId, buffer: &Buffer) -> bool {
+        self.sees_by(&self.policy, session, buffer)
+    }
+
+    /// The same by a policy that may be another one.
+    pub(super) fn sees_by(&self, policy: &Policy, session: SessionId, buffer: &Buffer) -> bool {
         let publisher = self.publisher(buffer.member, &buffer.info.owner.namespace, &buffer.group);
-        self.party_of(session)
-            .is_some_and(|own| self.policy.may_acquire(&publisher, &own, buffer.info.facts.kind))
+        self.party_of(session).is_some_and(|own| policy.may_acquire(&publisher, &own, buffer.info.facts.kind))
     }
 
     /// Who holds a name, as a member may know it: a pod that it sees nothing of has no name.

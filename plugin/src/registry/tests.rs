@@ -29,6 +29,8 @@ mod histories;
 mod lasting;
 mod load;
 mod memory;
+mod new_policies;
+mod new_sights;
 mod orders;
 mod overstays;
 mod restart_histories;
@@ -40,6 +42,9 @@ mod rules;
 mod sets;
 mod sight;
 mod stories;
+mod things;
+
+use things::*;
 
 const BOOT: BootTag = BootTag(7);
 
@@ -74,6 +79,8 @@ struct Told {
     awaited: HashMap<SessionId, ProcessKey>,
     /// Who was named as leasing what is over.
     overstays: Vec<Overstay>,
+    /// All that was said, where somebody wants to know.
+    said: Option<Sent>,
 }
 
 impl World {
@@ -138,6 +145,9 @@ impl World {
                 Effect::Overstays(one) => self.told.overstays.push(*one),
                 Effect::EndSession(_) | Effect::Note(_) => {}
             }
+        }
+        if let Some(said) = &mut self.told.said {
+            said.extend(sent.iter().cloned());
         }
         sent
     }
@@ -291,110 +301,4 @@ impl World {
         self.now += time;
         self.tell(Input::Tick)
     }
-}
-
-/// The process behind a session: one each.
-fn process(session: SessionId) -> ProcessKey {
-    let pid = u32::try_from(session.0).unwrap();
-    ProcessKey { pid, started: session.0 + 1, pidfs_inode: Some(session.0 + 2) }
-}
-
-fn member_facts(member: u32, group: &str) -> MemberFacts {
-    MemberFacts {
-        pod: pod(member),
-        slot: slot(member),
-        uid: slot(member).into(),
-        group: group_key(group),
-        service_account: None,
-        holds: Holds::All,
-    }
-}
-
-fn slot(member: u32) -> SlotId {
-    format!("slot-{member}").parse().unwrap()
-}
-
-fn pod(member: u32) -> PodRef {
-    PodRef { namespace: "n".parse().unwrap(), name: format!("pod-{member}").parse().unwrap() }
-}
-
-fn group_key(name: &str) -> GroupKey {
-    GroupKey { namespace: "n".parse().unwrap(), name: name.parse().unwrap() }
-}
-
-fn facts(name: &str, kind: Kind) -> BufferFacts {
-    BufferFacts {
-        name: BufferName::new(name).unwrap(),
-        kind,
-        device: DeviceUuid::from_bytes([1; 16]),
-        offset: 0,
-        size: 100,
-        allocation_size: 100,
-        access: Access::ReadWrite,
-        lifetime: Lifetime::Process,
-        metadata: Metadata::default(),
-        order: None,
-    }
-}
-
-fn descriptor() -> Carrier {
-    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    Carrier::Descriptor(Arc::new(file))
-}
-
-fn named(name: &str, newer_than: u64) -> Wanted {
-    Wanted { target: Target::Name(BufferName::new(name).unwrap()), newer_than }
-}
-
-fn by_id(id: BufferId) -> Wanted {
-    Wanted { target: Target::Id(id), newer_than: 0 }
-}
-
-/// The one answer to a request among what was sent.
-fn answer(sent: &[(SessionId, BrokerMessage)], session: SessionId, request: RequestId) -> BrokerBody {
-    let mut found = sent.iter().filter(|(s, m)| *s == session && m.request == request);
-    let (_, message) = found.next().expect("an answer");
-    assert!(found.next().is_none(), "one answer only");
-    message.body.clone()
-}
-
-fn part(name: &str, total: u32, first: u32) -> SetPart {
-    SetPart { name: name.parse().unwrap(), total, first }
-}
-
-fn wanted_set(name: &str, newer_than: u64) -> WantedSet {
-    WantedSet { name: name.parse().unwrap(), newer_than, device: None }
-}
-
-fn acquired_set(body: BrokerBody) -> Result<(SetInfo, Vec<Grant>), Refusal> {
-    match body {
-        BrokerBody::AcquiredSet { set, grants } => Ok((set, grants)),
-        BrokerBody::Refused(refusal) => Err(refusal),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn acquired(body: BrokerBody) -> Result<Grant, Refusal> {
-    match body {
-        BrokerBody::Acquired(mut items) => items.remove(0),
-        BrokerBody::Refused(refusal) => Err(refusal),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The events that a session was told, notices and watches alike.
-fn events(sent: &[(SessionId, BrokerMessage)], session: SessionId) -> Vec<Event> {
-    let of = |(s, m): &(SessionId, BrokerMessage)| match &m.body {
-        BrokerBody::Event(e) if *s == session => Some(e.clone()),
-        _ => None,
-    };
-    sent.iter().filter_map(of).collect()
-}
-
-fn code<T: std::fmt::Debug>(outcome: Result<T, Refusal>) -> Code {
-    outcome.unwrap_err().code()
-}
-
-fn is_gone(event: &Event, because: EndReason) -> bool {
-    matches!(event, Event::Gone { reason, .. } if *reason == because)
 }

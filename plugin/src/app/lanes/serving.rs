@@ -35,7 +35,7 @@ pub(super) struct Serving {
     pub(super) containers: Option<watch::Sender<BTreeSet<ContainerId>>>,
     pub(super) holds: watch::Sender<Holds>,
     pub(super) held_back: watch::Sender<Option<Refusal>>,
-    quota: watch::Sender<Quota>,
+    pub(super) quota: watch::Sender<Quota>,
     pub(super) ending: Option<Instant>,
 }
 

@@ -167,7 +167,9 @@ async fn what_is_said_of_a_member_while_it_is_not_served_holds_when_it_is() {
     assert_eq!(*serving.containers.as_ref().unwrap().borrow(), containers);
     assert_eq!((&*serving.holds.borrow(), serving.ending), (&holds, Some(until)));
     assert_eq!(*serving.held_back.borrow(), Some(refusal));
-    // As it does for one that is served.
+    // As it does for one that is served, and so does what the next policy gives it.
+    stage.go_by(&format!("{WITH_GUEST}quota: {{connections: 1}}\n"));
+    assert_eq!(stage.serving("a").quota.borrow().connections, 1);
     stage.lanes.hear(News::HeldBack(slot_id("a"), None));
     assert_eq!(*stage.serving("a").held_back.borrow(), None);
 }

@@ -101,9 +101,9 @@ impl Waits {
         }
     }
 
-    /// Anything may be otherwise now.
-    pub(in crate::registry) fn stir_all(&mut self) {
-        self.waiters.stir(self.waiting.keys());
+    /// Anything may be otherwise now for this one, if it waits for buffers.
+    pub(in crate::registry) fn stir(&mut self, key: Key) {
+        self.waiters.stir([&key]);
     }
 
     /// Much that was being restored never will be there.

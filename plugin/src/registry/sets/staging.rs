@@ -138,14 +138,27 @@ impl Registry {
         }
         let outcomes: Outcomes =
             items.into_iter().map(|item| item.and_then(|vetted| self.stage(session, vetted))).collect();
-        if outcomes.iter().all(Result::is_ok) {
+        let is_refused = outcomes.iter().any(Result::is_err);
+        if !is_refused && self.is_allowed_still(session) {
             self.staging.prolong(session, now + limits::SET_PART_TIME);
             self.receipts_for_part(session, outcomes.len());
             return outcomes;
         }
         self.drop_staged(session);
-        let broken = broken(part, "one that was refused");
+        let found =
+            if is_refused { "one that was refused" } else { "one that the policy does not allow any more" };
+        let broken = broken(part, found);
         outcomes.into_iter().map(|outcome| outcome.and(Err(broken.clone()))).collect()
+    }
+
+    /// Whether a set that has come whole may appear: another policy may be in force than when its first parts came.
+    fn is_allowed_still(&self, session: SessionId) -> bool {
+        let Some(staged) = self.staging.of.get(&session).filter(|staged| staged.is_whole()) else {
+            return true;
+        };
+        let Some(member) = self.members.get(&staged.member) else { return true };
+        let party = member.facts.party();
+        staged.items.iter().all(|(info, _)| self.policy.may_publish_kind(&party, info.facts.kind).is_ok())
     }
 
     /// Whether the part is the first of a set or follows the one before it. A first part begins its set anew.

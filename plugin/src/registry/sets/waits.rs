@@ -55,9 +55,9 @@ impl Waits {
         self.waiters.name_stirred(group, name, generation);
     }
 
-    /// Anything may be otherwise now.
-    pub(in crate::registry) fn stir_all(&mut self) {
-        self.waiters.stir(self.waiting.keys());
+    /// Anything may be otherwise now for this one, if it waits for a set.
+    pub(in crate::registry) fn stir_one(&mut self, key: Key) {
+        self.waiters.stir([&key]);
     }
 
     /// Much that was being restored never will be there.
