@@ -167,8 +167,10 @@ fn of_policy(policy: &Policy, now: u64) -> Vec<String> {
 fn of_gpus(gpus: &Gpus) -> Vec<String> {
     let driver = if gpus.driver.is_empty() { "no driver" } else { &gpus.driver };
     let first = format!("{} found below {}; {driver}", gpus.gpus.len(), gpus.proc_root);
+    let failure = gpus.loaded.iter().filter_map(|driver| driver.failure.as_ref());
+    let failure = failure.map(|why| format!("the driver cannot be asked: {why}"));
     let gpus = gpus.gpus.iter().map(|gpu| format!("{} (nvidia{})", gpu.uuid, gpu.minor));
-    [first].into_iter().chain(gpus).collect()
+    [first].into_iter().chain(gpus).chain(failure).collect()
 }
 
 fn of_kernel(kernel: &Kernel) -> String {

@@ -50,6 +50,10 @@ impl Daemon {
     }
 
     fn plugin(folder: &Folder, place: &Path, gpu: &Gpu) -> Child {
+        Self::command(folder, place, gpu).spawn().unwrap()
+    }
+
+    fn command(folder: &Folder, place: &Path, gpu: &Gpu) -> Command {
         let mut command = Command::new(folder.binary("gpu-handoff-plugin").unwrap());
         command.arg("node").arg("--run-dir").arg(place.join("run"));
         command.arg("--static-members").arg(place.join("members.json"));
@@ -63,7 +67,8 @@ impl Daemon {
         command.arg("--nvidia-dev-root").arg(machine.join("dev"));
         gpu.give_to(&mut command, None);
         let log = std::fs::File::create(place.join("log")).unwrap();
-        command.stdin(Stdio::null()).stderr(log).spawn().unwrap()
+        command.stdin(Stdio::null()).stderr(log);
+        command
     }
 
     fn socket(&self) -> PathBuf {
@@ -144,9 +149,10 @@ fn a_node_that_is_well_says_how_it_is() {
     for part in ["serving, process ", "2 of 1024 taken", "demo/one", "demo/g", "policy.yaml, version "] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    daemon.until("the driver was asked", |status| status["gpus"]["loaded"]["asked"] == true);
     let (code, findings) = daemon.json("doctor");
     assert_eq!(code, Some(0), "{findings:#}");
-    for id in ["daemon.answers", "broker.serves", "slots.left", "policy.file", "gpus.found"] {
+    for id in ["daemon.answers", "broker.serves", "slots.left", "policy.file", "gpus.found", "gpus.driver"] {
         assert_eq!(check(&findings, id).0, "ok", "{findings:#}");
     }
     assert!(findings["checks"].as_array().unwrap().iter().all(|check| check["id"] != "webhook.endpoints"));
@@ -252,6 +258,27 @@ fn a_daemon_that_is_not_there() {
     let folder = Folder::shared().unwrap();
     daemon.plugin = Daemon::plugin(&folder, daemon.place.path(), &daemon.gpu);
     daemon.until("the next one serves", |status| status["broker"]["serving"] == true);
+}
+
+#[test]
+fn a_driver_that_cannot_be_loaded_is_told_of() {
+    let mut daemon = Daemon::start();
+    daemon.plugin.kill().unwrap();
+    daemon.plugin.wait().unwrap();
+    // Its part of /proc is there, and a file that is no library.
+    let no_driver = tempfile::tempdir().unwrap();
+    std::fs::write(no_driver.path().join("libcuda.so.1"), "none").unwrap();
+    let mut command = Daemon::command(&Folder::shared().unwrap(), daemon.place.path(), &daemon.gpu);
+    command.env("LD_LIBRARY_PATH", no_driver.path());
+    daemon.plugin = command.spawn().unwrap();
+    let failed = |status: &Value| status["gpus"]["loaded"]["failure"].is_string();
+    daemon.until("the driver was asked in vain", failed);
+    let (code, findings) = daemon.json("doctor");
+    let (verdict, all) = check(&findings, "gpus.driver");
+    assert_eq!((verdict, code), ("problem", Some(1)), "{all:#}");
+    assert!(all["seen"].as_str().unwrap().contains("libcuda.so.1"), "{all:#}");
+    let (_, text, _) = daemon.said(&["status"], None);
+    assert!(text.contains("the driver cannot be asked: "), "{text}");
 }
 
 #[test]

@@ -183,6 +183,8 @@ pub const SURVEY_PAUSE: Duration = Duration::from_secs(1);
 pub const SURVEY_LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Most bytes of its answer.
 pub const SURVEY_BYTES: u64 = 4 << 20;
+/// Most bytes of what it says where it has none.
+pub const COMPLAINT_BYTES: u64 = 4 << 10;
 /// The protocol version from which on a client understands that what it waits for is announced.
 pub const ANNOUNCEMENTS_SINCE: (u32, u32) = (0, 2);
 /// How long those that were told of a publication that is about to come poll for it instead of sleeping: about as long as
@@ -290,6 +292,8 @@ pub const OVERSTAY_DEEDS: u32 = 256;
 pub const OVERSTAY_EACH: Duration = Duration::from_millis(100);
 /// How long kubelet and API server may take to say what a pod holds and where its group is.
 pub const DEVICES_TIME: Duration = Duration::from_secs(3);
+/// Pause between two looks at whether the kubelet would say what pods hold, for whoever asks how the node is.
+pub const DEVICES_LOOKS: Duration = Duration::from_secs(60);
 /// How long until they are asked again, where another answer may come: what a pod holds, while that is not known, and where its
 /// group is, while its applications are held back for being alone. Doubled each time.
 pub const DEVICES_PAUSE: Duration = Duration::from_secs(10);

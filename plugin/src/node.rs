@@ -131,6 +131,7 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     let views = admin::Views {
         daemon: admin::still::daemon(&config),
         gpus: admin::still::gpus(&config, service.gpus()),
+        driver: service.driver(),
         kernel: admin::still::kernel(),
         serving: slots.readiness(),
         broker: service.told().seen(),

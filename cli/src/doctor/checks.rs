@@ -17,7 +17,7 @@ mod webhook;
 mod tests;
 
 /// All of them. `docs/doctor.md` has a section on each.
-pub(super) const ALL: [Check; 19] = [
+pub(super) const ALL: [Check; 21] = [
     Check { id: "daemon.answers", look: daemon::answers },
     Check { id: "daemon.folders", look: daemon::folders },
     Check { id: "broker.serves", look: broker::serves },
@@ -25,12 +25,14 @@ pub(super) const ALL: [Check; 19] = [
     Check { id: "kubelet.registration", look: kubelet::registration },
     Check { id: "kubelet.pods", look: kubelet::pods },
     Check { id: "kubelet.volumes", look: kubelet::volumes },
+    Check { id: "kubelet.devices", look: kubelet::devices },
     Check { id: "slots.left", look: slots::left },
     Check { id: "slots.served", look: slots::served },
     Check { id: "policy.file", look: policy::file },
     Check { id: "policy.not-yet", look: policy::not_yet },
     Check { id: "kernel.identity", look: kernel::identity },
     Check { id: "gpus.found", look: gpus::found },
+    Check { id: "gpus.driver", look: gpus::driver },
     Check { id: "cluster.answers", look: cluster::answers },
     Check { id: "cluster.csi-driver", look: csi_driver::is_right },
     Check { id: "webhook.configuration", look: webhook::configuration },

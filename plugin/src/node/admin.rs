@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use gpu_handoff_admin::proto::{Daemon, Gpus, Kernel, StatusResponse};
+use gpu_handoff_admin::proto::{Daemon, Driver, Gpus, Kernel, StatusResponse};
 use gpu_handoff_admin::{Door, Server};
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ mod words;
 pub(super) struct Views {
     pub(super) daemon: Daemon,
     pub(super) gpus: Gpus,
+    pub(super) driver: watch::Receiver<Driver>,
     pub(super) kernel: Kernel,
     pub(super) serving: watch::Receiver<bool>,
     pub(super) broker: watch::Receiver<Broker>,
@@ -49,7 +50,7 @@ impl Views {
             kubelet: self.kubelet.as_ref().map(words::kubelet),
             slots: Some(words::slots(&self.slots.borrow(), SystemTime::now())),
             policy: Some(words::policy(&self.policy.borrow())),
-            gpus: Some(self.gpus.clone()),
+            gpus: Some(Gpus { loaded: Some(self.driver.borrow().clone()), ..self.gpus.clone() }),
             kernel: Some(self.kernel.clone()),
         }
     }

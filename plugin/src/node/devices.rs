@@ -6,6 +6,7 @@
 //! | concern | file |
 //! |---|---|
 //! | what the answers mean | [`held`] |
+//! | whether there are any | [`answers`] |
 //! | which GPU a device of a claim is | [`slices`] |
 //! | where the pod's group mates are | [`mates`] |
 
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use crate::limits;
 use crate::members::Holds;
 
+pub(super) mod answers;
 mod held;
 mod mates;
 mod slices;

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use super::devices::Asker;
+use super::devices::answers::{self, Answers};
 use super::events::Events;
 use super::membership::{Membership, Records, Seen, Teller, Volume};
 use super::service::Service;
@@ -31,6 +32,8 @@ pub(super) struct Views {
     pub(super) root: PathBuf,
     pub(super) registration: watch::Receiver<registration::State>,
     pub(super) membership: watch::Receiver<Seen>,
+    /// Whether it says which devices pods hold.
+    pub(super) devices: watch::Receiver<Answers>,
 }
 
 impl Kubelet {
@@ -79,7 +82,14 @@ impl Kubelet {
             endpoint: config.services(),
         };
         let (state, said) = watch::channel(registration::State::default());
-        let views = Views { root: config.root.clone(), registration: said.clone(), membership: seen };
+        let (answers, devices) = watch::channel(None);
+        let views =
+            Views { root: config.root.clone(), registration: said.clone(), membership: seen, devices };
+        let socket = config.root.join(resources::SOCKET);
+        tasks.spawn(async move {
+            answers::look(socket, answers).await;
+            Ok(())
+        });
         let registered = registration::serve(settings, state, until(stopped.clone()));
         tasks.spawn(async { registered.await.context("register with the kubelet") });
         tasks.spawn(log_registration(said));

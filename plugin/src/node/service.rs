@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpu_handoff_admin::proto;
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -50,6 +51,8 @@ pub(super) struct Service {
     surveying: JoinSet<Result<Topology, String>>,
     /// What the last one said.
     topology: watch::Sender<Option<Topology>>,
+    /// What came of the last one, for whoever asks how the node is.
+    driver: watch::Sender<proto::Driver>,
     wait_for_survey: Vec<u64>,
     /// Tells of the broker's processes.
     told: Teller,
@@ -85,6 +88,7 @@ impl Service {
             rates: Rates::new(Instant::now()),
             surveying: JoinSet::new(),
             topology: watch::channel(None).0,
+            driver: watch::channel(proto::Driver::default()).0,
             wait_for_survey: Vec::new(),
             told: Teller::default(),
         }
@@ -176,6 +180,11 @@ impl Service {
         self.topology.subscribe()
     }
 
+    /// Whether the driver could be asked.
+    pub(super) fn driver(&self) -> watch::Receiver<proto::Driver> {
+        self.driver.subscribe()
+    }
+
     /// The node's GPUs.
     pub(super) fn gpus(&self) -> &Gpus {
         &self.gpus
@@ -241,6 +250,7 @@ impl Service {
             (id, outcome) = self.overstays.next() => vec![Reply::new(id, outcome.map(|()| Answer::Evicted))],
             Some(surveyed) = self.surveying.join_next() => {
                 let outcome = surveyed.map_err(|e| e.to_string()).and_then(|o| o);
+                self.driver.send_replace(survey::told(&outcome));
                 if let Ok(topology) = &outcome {
                     self.topology.send_replace(Some(topology.clone()));
                 }

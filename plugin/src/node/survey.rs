@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Stdio;
 
+use gpu_handoff_admin::proto::Driver;
 use gpu_handoff_cuda::Survey;
 use gpu_handoff_protocol::DeviceUuid;
 use tokio::io::AsyncReadExt;
@@ -16,7 +17,7 @@ use crate::registry::Topology;
 /// Starts the process.
 pub(super) fn start(programs: &Programs) -> io::Result<Child> {
     let mut command = programs.child(&["gpu-survey"]);
-    command.stdout(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Command::from(command).kill_on_drop(true).spawn()
 }
 
@@ -30,11 +31,27 @@ pub(super) async fn outcome(child: Child, gpus: Vec<DeviceUuid>) -> Result<Topol
 }
 
 async fn hear(mut child: Child) -> io::Result<Vec<u8>> {
-    let mut said = Vec::new();
-    let out = child.stdout.take().ok_or_else(|| io::Error::other("the survey has no output"))?;
-    out.take(limits::SURVEY_BYTES).read_to_end(&mut said).await?;
+    let (mut said, mut complaint) = (Vec::new(), Vec::new());
+    let no_output = || io::Error::other("the survey has no output");
+    let out = child.stdout.take().ok_or_else(no_output)?.take(limits::SURVEY_BYTES);
+    let err = child.stderr.take().ok_or_else(no_output)?;
+    let heard = async {
+        let (mut out, mut err) = (out, err.take(limits::COMPLAINT_BYTES));
+        tokio::try_join!(out.read_to_end(&mut said), err.read_to_end(&mut complaint)).map(drop)
+    };
+    heard.await?;
     let status = child.wait().await?;
-    if status.success() { Ok(said) } else { Err(io::Error::other(format!("the survey ended with {status}"))) }
+    if status.success() {
+        return Ok(said);
+    }
+    let complaint = String::from_utf8_lossy(&complaint);
+    let why = complaint.lines().last().map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    Err(io::Error::other(format!("the survey ended with {status}{why}")))
+}
+
+/// As the node's status tells of it.
+pub(super) fn told(outcome: &Result<Topology, String>) -> Driver {
+    Driver { asked: true, failure: outcome.as_ref().err().cloned() }
 }
 
 fn topology(survey: &Survey, gpus: Vec<DeviceUuid>) -> Topology {

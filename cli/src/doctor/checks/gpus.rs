@@ -21,3 +21,20 @@ pub(super) fn found(facts: &Facts) -> Option<Seen> {
         }
     }))
 }
+
+pub(super) fn driver(facts: &Facts) -> Option<Seen> {
+    said(facts.status().map(|status| {
+        let gpus = status.gpus.clone().unwrap_or_default();
+        let Some(driver) = gpus.loaded else {
+            return Seen::unknown("the daemon does not say it", "use the command of the daemon's version");
+        };
+        let remedy = "give the daemon's container the driver's libcuda.so.1, of the version that the kernel's part has, and restart it: \
+            docs/kubernetes.md says how";
+        match driver.failure {
+            _ if gpus.gpus.is_empty() => Seen::ok("there is no GPU to load it for"),
+            Some(why) => Seen::problem(format!("each publication is refused, GPU_WORKER_FAILED: {why}"), remedy),
+            None if !driver.asked => Seen::note("it was not asked yet", "look again in a moment"),
+            None => Seen::ok("a child of the daemon has loaded it and asked it"),
+        }
+    }))
+}

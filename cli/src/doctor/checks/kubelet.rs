@@ -94,3 +94,24 @@ pub(super) fn volumes(facts: &Facts) -> Option<Seen> {
         soon_or_problem(longest, seen, "what each waits for stands beside it; the pods' events say the same")
     }))
 }
+
+pub(super) fn devices(facts: &Facts) -> Option<Seen> {
+    said(facts.kubelet().map(|kubelet| {
+        let Some(devices) = &kubelet.devices else { return unknown_word() };
+        match &devices.away {
+            Some(why) => {
+                let since = facts.since(devices.away_since_ms);
+                soon_or_problem(
+                    since,
+                    format!("the kubelet's PodResources API is away for {}: {why}", time(since)),
+                    "see whether the kubelet runs and has this root folder (--kubelet-root), mounted into the plugin as it is; until \
+                     then each process of a new pod may use the GPUs whose device nodes it has",
+                )
+            }
+            None if !devices.asked => {
+                Seen::note("the kubelet's PodResources API was not asked yet", "look again in a moment")
+            }
+            None => Seen::ok("the kubelet's PodResources API answers"),
+        }
+    }))
+}

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 
 use gpu_handoff_admin::proto::kubelet::Registration;
 use gpu_handoff_admin::proto::{
-    Broker, Daemon, Folder, Gpu, Gpus, Kernel, Kubelet, Member, Pods, Policy, Slots, StatusResponse, Waiting,
+    Broker, Daemon, Devices, Driver, Folder, Gpu, Gpus, Kernel, Kubelet, Member, Pods, Policy, Slots,
+    StatusResponse, Waiting,
 };
 use gpu_handoff_admin::proto::{pods, policy};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -42,6 +43,7 @@ fn status() -> StatusResponse {
                 known: 3,
                 ..Pods::default()
             }),
+            devices: Some(Devices { asked: true, ..Devices::default() }),
             ..Kubelet::default()
         }),
         slots: Some(Slots { limit: 100, members: vec![Member::default(); 2] }),
@@ -50,6 +52,7 @@ fn status() -> StatusResponse {
             driver: "NVRM 580".into(),
             proc_root: "/proc".into(),
             gpus: vec![Gpu { uuid: "GPU-1".into(), minor: 0 }],
+            loaded: Some(Driver { asked: true, failure: None }),
         }),
         kernel: Some(Kernel { release: "6.18".into(), peer_pidfd: true, process_number: true }),
     }
@@ -182,7 +185,7 @@ fn without_a_kubelet_what_is_of_kubernetes_has_no_bearing() {
     let of_kubernetes =
         |id: &&&str| ["kubelet.", "cluster.", "webhook."].iter().any(|part| id.starts_with(part));
     assert_eq!(silent.iter().filter(of_kubernetes).count(), silent.len());
-    assert_eq!(silent.len(), 9);
+    assert_eq!(silent.len(), 10);
     assert_eq!(Findings::of(&facts).exit_code(), 0);
 }
 
@@ -326,6 +329,39 @@ fn the_kernel_and_the_gpus() {
     };
     says(&none(0), Verdict::Note, "0 below /proc; no driver");
     says(&none(2), Verdict::Problem, "can publish nothing: 2");
+}
+
+#[test]
+fn a_driver_that_cannot_be_loaded() {
+    let with = |asked: bool, failure: Option<&str>| {
+        of_status("gpus.driver", |s| {
+            let failure = failure.map(str::to_owned);
+            s.gpus.as_mut().unwrap().loaded = Some(Driver { asked, failure });
+        })
+    };
+    let why = "load the driver: libcuda.so.1: cannot open shared object file";
+    says(&with(true, Some(why)), Verdict::Problem, why);
+    says(&with(false, None), Verdict::Note, "not asked yet");
+    let older = of_status("gpus.driver", |s| s.gpus.as_mut().unwrap().loaded = None);
+    says(&older, Verdict::CouldNotCheck, "does not say");
+    let none = of_status("gpus.driver", |s| {
+        let loaded = Some(Driver { asked: true, failure: Some(why.into()) });
+        s.gpus = Some(Gpus { loaded, ..Gpus::default() });
+    });
+    says(&none, Verdict::Ok, "no GPU");
+}
+
+#[test]
+fn a_kubelet_that_does_not_say_what_pods_hold() {
+    let with = |devices: Devices| {
+        of_status("kubelet.devices", |s| s.kubelet.as_mut().unwrap().devices = Some(devices))
+    };
+    let away = |away_since_ms| Devices { asked: true, away: Some("no socket".into()), away_since_ms };
+    says(&with(away(NOW - 1_000)), Verdict::Note, "is away for 1 s: no socket");
+    says(&with(away(LONG_AGO)), Verdict::Problem, "no socket");
+    says(&with(Devices::default()), Verdict::Note, "not asked yet");
+    let older = of_status("kubelet.devices", |s| s.kubelet.as_mut().unwrap().devices = None);
+    says(&older, Verdict::CouldNotCheck, "does not know");
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(in crate::node) fn gpus(config: &Config, found: &gpus::Gpus) -> Gpus {
             "no GPU is found here: nothing can be published on this node; where it has GPUs, their driver is not loaded, or its part of /proc is elsewhere (--nvidia-proc-root)"
         );
     }
-    Gpus { driver, proc_root, gpus }
+    Gpus { driver, proc_root, gpus, loaded: None }
 }
 
 /// The first line of what the driver says of itself.

@@ -12,6 +12,7 @@ use gpu_handoff_protocol::SlotId;
 
 use super::broker::Broker;
 use crate::limits;
+use crate::node::devices::answers::Answers;
 use crate::node::membership::Seen as Membership;
 use crate::node::policy::{Origin, Seen as Policy};
 use crate::node::slots::Seen as Slot;
@@ -92,6 +93,16 @@ pub(super) fn kubelet(views: &kubelet::Views) -> proto::Kubelet {
         refusal,
         pods: Some(told_of(&membership)),
         waiting: membership.waiting().map(waiting).collect(),
+        devices: Some(devices(&views.devices.borrow())),
+    }
+}
+
+fn devices(answers: &Answers) -> proto::Devices {
+    let silence = answers.as_ref().and_then(|answers| answers.as_ref().err());
+    proto::Devices {
+        asked: answers.is_some(),
+        away: silence.map(|silence| silence.why.clone()),
+        away_since_ms: silence.map_or(0, |silence| ms(silence.since)),
     }
 }
 
