@@ -82,8 +82,8 @@ pub(crate) fn of_mirror(pod: &Pod) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "a static pod is run from its node's file, and the API server cannot add to it: write what `gpu-handoff inject` \
-         gives into that file"
+        "a static pod cannot take part: it is run from its node's file, the API server cannot add to it, and its kubelet runs none with \
+         a CSI volume; a DaemonSet makes a pod on each node, too"
             .to_owned(),
     ]
 }
