@@ -8,6 +8,7 @@
 //! | the command line | [`Args`] |
 //! | wiring, start and stop | `serve.rs` |
 //! | what is asked and answered | `review.rs`, `values.rs` |
+//! | where it listens | `listen.rs` |
 //! | HTTP: paths, sizes, times | `http.rs` |
 //! | connections: TLS, how many, how long | `server.rs`, `crowd.rs` |
 //! | whether this replica should be asked | `ready.rs` |
@@ -24,6 +25,7 @@ mod crowd;
 mod files;
 mod http;
 pub mod limits;
+mod listen;
 pub mod names;
 mod ready;
 mod review;

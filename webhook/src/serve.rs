@@ -18,6 +18,7 @@ use tracing::info;
 
 use crate::files::{PairError, PairFiles};
 use crate::http::Handler;
+use crate::listen::listen;
 use crate::ready::Ready;
 use crate::secret::{self, Store};
 use crate::serving::{self, Serving};
@@ -115,7 +116,7 @@ pub fn run(config: Config) -> Result<(), WebhookError> {
         let signals = || Ok([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?]);
         let mut signals = signals().map_err(io("wait for signals"))?;
         let (stop, stopped) = watch::channel(false);
-        let listener = TcpListener::bind(config.listen).await.map_err(io("listen"))?;
+        let listener = listen(config.listen).await.map_err(io("listen"))?;
         let serving = serve(config, listener, told(stopped));
         let signalled = async {
             next(&mut signals).await;
