@@ -42,7 +42,7 @@ mod overstays;
 
 use lanes::Lanes;
 
-/// Serves what the node at the other end of standard input says, until that wants it to stop.
+/// Serves what the node at the other end of standard input and output says, until that wants it to stop.
 ///
 /// # Errors
 /// What kept it from starting.
@@ -61,9 +61,10 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
-    let Start { setup, policy, members, state, lock: _lock, socket } = start;
+    let Start { setup, policy, members, state, lock: _lock, socket, words } = start;
     let tells = Arc::new(Tells::default());
-    let (line, node) = Line::new(socket, Arc::clone(&tells))?;
+    let (mut line, node) =
+        Line::new(socket, words, Arc::clone(&tells)).context("take up the line to the node")?;
     let boot = BootTag(setup.boot);
     let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
@@ -106,7 +107,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     }
     let mut unproven = Some((node, shared));
     prove_if_needed(&policy, &mut unproven, &mut in_background);
-    line.say_ready().await.context("tell the node")?;
+    line.say_ready().context("tell the node")?;
     let (stop, mut stop_asked) = oneshot::channel();
     let (news, mut told) = mpsc::channel(limits::NODE_NEWS);
     // Carries commands to the last: it ends with the process.
@@ -253,30 +254,20 @@ async fn prove_pid_word(node: NodeClient, shared: Shared) {
 
 #[cfg(test)]
 mod tests {
-    use gpu_handoff_protocol::codec::Outgoing;
-    use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
-    use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-
     use super::*;
-    use crate::node::words::{FromBroker, FromNode};
+    use crate::node::client::testing;
+    use crate::node::words::FromNode;
 
     #[tokio::test]
     async fn a_survey_that_failed_is_asked_for_again() {
-        let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours, Arc::default()).unwrap();
+        let (line, client, node) = testing::line(Arc::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(line.run(oneshot::channel().0, mpsc::channel(1).0));
-        let node = AsyncSeqPacket::new(theirs).unwrap();
         let answers = async {
             for outcome in [Err("the driver is busy".to_owned()), Ok(Answer::Surveyed(Topology::default()))] {
-                let frame = node.recv(&mut RecvBuffer::new()).await.unwrap().unwrap();
-                let FromBroker::Ask { id, command: Command::Survey } =
-                    serde_json::from_slice(&frame.bytes).unwrap()
-                else {
-                    panic!("something else was asked for")
-                };
-                let bytes = serde_json::to_vec(&FromNode::Answer { id, outcome }).unwrap();
-                node.send(&Outgoing { bytes, descriptors: Vec::new() }).await.unwrap();
+                let (id, command) = node.asked().await;
+                assert_eq!(command, Command::Survey);
+                node.say(&FromNode::Answer { id, outcome }).await;
             }
         };
         let (topology, ()) = tokio::join!(surveyed(&client), answers);

@@ -33,7 +33,7 @@ enum Mode {
     Node(NodeArgs),
     /// Answer the API server about new pods: add what those need that take part.
     Webhook(gpu_handoff_webhook::Args),
-    /// Hear and answer the members. The node starts this itself, with its line as standard input.
+    /// Hear and answer the members. The node starts this itself, with its line as standard input and output.
     #[command(hide = true)]
     Broker,
     /// Inspect descriptors for the broker. The node starts this itself, with the request socket as standard input.

@@ -167,6 +167,10 @@ pub const BROKER_ENDS_TOLD: usize = 16;
 pub const NODE_WORKERS: usize = 64;
 /// Commands of the broker that may wait for an answer of the node.
 pub const NODE_COMMANDS: usize = 64;
+/// Threads that close slots which are gone, with what was sent to them; more slots stay open until one of these has come back.
+pub const CLOSERS: usize = 64;
+/// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
+pub const NODE_WORDS: usize = 128;
 /// How long the node looks for the device nodes that a process has, which may be on a file system that does not answer.
 pub const LOOK_TIME: Duration = Duration::from_secs(1);
 /// Such looks at processes of one member at a time; those that do not come back are counted until they do.

@@ -10,6 +10,7 @@
 //! | what node and broker say to each other | [`words`] |
 //! | the lock, the state folder | [`place`] |
 //! | the slots, their members and sockets | [`slots`] |
+//! | closing what strangers may have put something into | `closer` |
 //! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
 //! | what owners of pods can read | `events` |
 //! | the API server, where there is one | `api_server` |
@@ -48,6 +49,7 @@ mod api_server;
 mod broker;
 pub mod children;
 pub mod client;
+mod closer;
 mod devices;
 mod events;
 pub mod first;
@@ -64,6 +66,8 @@ mod restarts;
 mod service;
 pub mod slots;
 mod survey;
+#[cfg(test)]
+mod testing;
 pub mod words;
 mod workers;
 

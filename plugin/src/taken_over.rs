@@ -100,7 +100,7 @@ fn attempt(deed: Deed) -> io::Result<()> {
             let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
             move_into_link_name_space(namespace.as_fd(), None)?;
         }
-        Deed::Say { text } => drop(rustix::io::write(io::stdin().as_fd(), text.as_bytes())?),
+        Deed::Say { text } => drop(rustix::io::write(io::stdout().as_fd(), format!("{text}\n").as_bytes())?),
     }
     Ok(())
 }

@@ -319,11 +319,9 @@ fn has_ended(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gpu_handoff_protocol::socket::SeqPacket;
-
     use super::*;
     use crate::gpu::{Gpus, Starter, Workers};
-    use crate::node::client::Line;
+    use crate::node::client::testing;
 
     fn holds(holds: Holds) -> watch::Receiver<Holds> {
         watch::channel(holds).1
@@ -331,8 +329,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_driver_is_not_asked_for_a_gpu_that_the_member_does_not_hold() {
-        let (ours, _node) = SeqPacket::pair().unwrap();
-        let (_line, client) = Line::new(ours, Arc::default()).unwrap();
+        let (_line, client, _node) = testing::line(Arc::default());
         let gpu = |n| DeviceUuid::from_bytes([n; 16]);
         // Nobody serves: whoever asks the driver has its question lie there.
         let (_workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu(1)], []));

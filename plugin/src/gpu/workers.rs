@@ -254,25 +254,19 @@ mod tests {
         assert!(gpus.has(gpu(3)) && gpus.are_all_known());
     }
 
-    use gpu_handoff_protocol::codec::Outgoing;
-    use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
-    use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
+    use gpu_handoff_protocol::socket::SeqPacket;
 
     use super::super::wire::Word;
-    use crate::node::client::Line;
-    use crate::node::words::{Answer, Command, FromBroker, FromNode};
+    use crate::node::client::testing::{self, NodeEnd};
+    use crate::node::words::{Answer, Command, FromNode};
 
     /// A node that starts workers which say nothing.
-    struct Node(AsyncSeqPacket);
+    struct Node(NodeEnd);
 
     impl Node {
         /// The next command, and its number.
         async fn asked(&self) -> (u64, Command) {
-            let frame = self.0.recv(&mut RecvBuffer::new()).await.unwrap().unwrap();
-            match serde_json::from_slice(&frame.bytes).unwrap() {
-                FromBroker::Ask { id, command } => (id, command),
-                other => panic!("{other:?}"),
-            }
+            self.0.asked().await
         }
 
         /// Starts a worker: gives its end of its socket.
@@ -280,23 +274,21 @@ mod tests {
             let (ours, theirs) = SeqPacket::pair().unwrap();
             let answer = FromNode::Answer { id, outcome: Ok(Answer::Started { worker: id, pid: 1 }) };
             let descriptors = vec![Arc::new(std::os::fd::AsFd::as_fd(&ours).try_clone_to_owned().unwrap())];
-            let bytes = serde_json::to_vec(&answer).unwrap();
-            self.0.send(&Outgoing { bytes, descriptors }).await.unwrap();
+            self.0.say_with(&answer, descriptors).await;
             theirs
         }
     }
 
     #[tokio::test]
     async fn while_the_driver_is_asked_workers_are_started_and_a_failure_is_not_tried_again_at_once() {
-        let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours, Arc::default()).unwrap();
+        let (line, client, node) = testing::line(Arc::default());
         let gpu = DeviceUuid::from_bytes([1; 16]);
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu], []));
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0));
         tasks.spawn(workers.run(stopped));
-        let node = Node(AsyncSeqPacket::new(theirs).unwrap());
+        let node = Node(node);
         let ask = || {
             let (asker, answer) = oneshot::channel();
             reach.needs.try_send(Need::Gpus(asker)).unwrap();
@@ -330,15 +322,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_gpu_that_a_configuration_alone_names_and_the_driver_does_not_show_is_not_there() {
-        let (ours, theirs) = SeqPacket::pair().unwrap();
-        let (line, client) = Line::new(ours, Arc::default()).unwrap();
+        let (line, client, node) = testing::line(Arc::default());
         let [own, mistyped] = [1, 2].map(|n| DeviceUuid::from_bytes([n; 16]));
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([own], [mistyped]));
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0));
         tasks.spawn(workers.run(stopped));
-        let node = Node(AsyncSeqPacket::new(theirs).unwrap());
+        let node = Node(node);
         let ask = |gpu| {
             let (asker, answer) = oneshot::channel();
             reach.needs.try_send(Need::Worker(gpu, WorkerNeed::Link(asker))).unwrap();

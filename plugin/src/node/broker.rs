@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Outgoing;
-use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use tokio::process::Child;
 use tokio::time::{sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::children::spawn_with_socket;
+use super::children::spawn_heard;
 use super::place::Place;
 use super::rates;
 use super::service::{Reply, Service};
 use super::slots::{self, Slots};
+use super::words::pipe::Ear;
 use super::words::{FromBroker, FromNode, Setup};
 use crate::allowance::Allowance;
 use crate::config::Config;
@@ -27,8 +27,10 @@ use crate::limits;
 #[derive(Debug)]
 pub(super) struct Broker {
     child: Child,
+    /// What it is told goes there.
     socket: AsyncSeqPacket,
-    buffer: RecvBuffer,
+    /// What it says comes there.
+    ear: Ear,
     /// Of words that are read.
     words: Allowance,
     /// What it is told first.
@@ -56,14 +58,14 @@ impl Broker {
         let programs = service.programs();
         let first_words = first_words(config, place, slots, service.gpus().uuids())
             .context("write down what the broker is to do")?;
-        let (child, socket) = spawn_with_socket(programs.child(&["broker"])).context("start the broker")?;
+        let (child, socket, ear) = spawn_heard(programs.child(&["broker"])).context("start the broker")?;
         info!(pid = child.id(), "broker started");
         service.told().started(child.id());
         let socket = AsyncSeqPacket::new(socket)?;
         Ok(Self {
             child,
             socket,
-            buffer: RecvBuffer::new(),
+            ear,
             words: rates::words(Instant::now()),
             first_words,
             began: Instant::now(),
@@ -91,36 +93,16 @@ impl Broker {
             let may_read = self.words.next(Instant::now());
             let word = async {
                 sleep_until(may_read.into()).await;
-                self.socket.recv(&mut self.buffer).await
+                self.ear.hear().await
             };
             let replies = tokio::select! {
-                received = word => {
-                    self.words.take(Instant::now());
-                    let Ok(Some(frame)) = received else { return Ok(()) };
-                    if !frame.descriptors.is_empty() {
-                        return Err(format!("it sent {} descriptors", frame.descriptors.len()));
+                heard = word => match heard {
+                    Ok(Some(word)) => self.heard(&word, service, slots)?,
+                    Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                        return Err("it said more at once than a broker does".to_owned());
                     }
-                    match serde_json::from_slice(&frame.bytes) {
-                        Ok(FromBroker::Ready) => {
-                            self.ready = true;
-                            slots.are_served(true);
-                            Vec::new()
-                        }
-                        Ok(FromBroker::Ask { id, command }) => service.take(id, &command, slots).into_iter().collect(),
-                        Ok(FromBroker::Tell(tell)) => {
-                            // Of whoever left meanwhile nobody wants to read.
-                            if let Some(member) = slots.member(&tell.slot) {
-                                service.tell(member, &tell);
-                            }
-                            Vec::new()
-                        }
-                        Ok(FromBroker::Unserved { slot, with }) => {
-                            slots.is_unserved(&slot, with.and_then(|refused| refused.refusal()));
-                            Vec::new()
-                        }
-                        Err(e) => return Err(format!("it said what a broker does not say ({e})")),
-                    }
-                }
+                    Ok(None) | Err(_) => return Ok(()),
+                },
                 replies = service.next() => replies,
                 // It takes members in when it serves; one that does not get that far is told of them as it begins.
                 change = slots.next_change(), if self.ready => {
@@ -142,6 +124,31 @@ impl Broker {
                 self.send(&packet.map_err(|e| e.to_string())?).await?;
             }
         }
+    }
+
+    /// Does what it says; gives the answers that are there at once.
+    fn heard(&mut self, word: &[u8], service: &mut Service, slots: &mut Slots) -> Result<Vec<Reply>, String> {
+        self.words.take(Instant::now());
+        match serde_json::from_slice(word) {
+            Ok(FromBroker::Ready) => {
+                self.ready = true;
+                slots.are_served(true);
+            }
+            Ok(FromBroker::Ask { id, command }) => {
+                return Ok(service.take(id, &command, slots).into_iter().collect());
+            }
+            Ok(FromBroker::Tell(tell)) => {
+                // Of whoever left meanwhile nobody wants to read.
+                if let Some(member) = slots.member(&tell.slot) {
+                    service.tell(member, &tell);
+                }
+            }
+            Ok(FromBroker::Unserved { slot, with }) => {
+                slots.is_unserved(&slot, with.and_then(|refused| refused.refusal()));
+            }
+            Err(e) => return Err(format!("it said what a broker does not say ({e})")),
+        }
+        Ok(Vec::new())
     }
 
     async fn send(&self, packet: &Outgoing) -> Result<(), String> {

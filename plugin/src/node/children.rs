@@ -5,8 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use gpu_handoff_logs::LogFormat;
+use gpu_handoff_protocol::socket::SeqPacket;
 use gpu_handoff_sys::isolate::{Isolation, Privilege};
 use gpu_handoff_sys::unprivileged::{User, confine};
+use rustix::net::Shutdown;
+use tokio::process::Child;
+
+use super::words::pipe::Ear;
 
 /// This program as the kernel knows it: the same file whatever was put in its place since, also where the folder that
 /// it is in is closed to the user that a child runs as.
@@ -60,11 +65,27 @@ impl Programs {
 }
 
 /// Starts a child that is ended with its handle. Its standard input is the other end of the socket that comes back.
-pub(super) fn spawn_with_socket(
-    mut command: Command,
-) -> io::Result<(tokio::process::Child, gpu_handoff_protocol::socket::SeqPacket)> {
-    let (ours, theirs) = gpu_handoff_protocol::socket::SeqPacket::pair()?;
+pub(super) fn spawn_with_socket(mut command: Command) -> io::Result<(Child, SeqPacket)> {
+    let (ours, theirs) = SeqPacket::pair()?;
     command.stdin(Stdio::from(theirs.into_fd()));
     let child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
     Ok((child, ours))
+}
+
+/// Starts a child that is ended with its handle and is told things as [`spawn_with_socket`]'s is, but cannot say anything there: it
+/// has its standard output for that, a pipe. So no descriptor of it is ever in the hands of this process.
+pub(super) fn spawn_heard(mut command: Command) -> io::Result<(Child, SeqPacket, Ear)> {
+    let (ours, theirs) = told_alone()?;
+    command.stdin(Stdio::from(theirs.into_fd())).stdout(Stdio::piped());
+    let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
+    let said = child.stdout.take().ok_or_else(|| io::Error::other("the child has no output"))?;
+    Ok((child, ours, Ear::new(said.into_owned_fd()?)?))
+}
+
+/// A socket pair over which the first can say something, and the second nothing: that would lie in the first one's queue, with the
+/// descriptors that came along, and be closed with it.
+pub(super) fn told_alone() -> io::Result<(SeqPacket, SeqPacket)> {
+    let (ours, theirs) = SeqPacket::pair()?;
+    rustix::net::shutdown(&ours, Shutdown::Read)?;
+    Ok((ours, theirs))
 }

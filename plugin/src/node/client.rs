@@ -1,27 +1,30 @@
 //! The broker's side of its line to the node: what it is told at the start, and asking for what it may not do itself.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use gpu_handoff_policy::Policy;
-use gpu_handoff_protocol::codec::{Frame, Outgoing};
+use gpu_handoff_protocol::codec::Frame;
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqListener, SeqPacket};
-use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{DeviceUuid, Refusal, SlotId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::sleep_until;
 
 use super::policy::unpacked;
-use super::words::{Answer, Command, FromBroker, FromNode, Setup};
+use super::words::{Answer, Command, FromNode, Setup};
 use crate::identity::ProcessKey;
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
 use crate::members::{Holds, Member};
-use crate::tells::Tells;
+
+mod line;
+#[cfg(test)]
+pub mod testing;
+
+pub use line::Line;
 
 /// All that the broker is given at its start.
 #[derive(Debug)]
@@ -36,8 +39,10 @@ pub struct Start {
     pub state: OwnedFd,
     /// The node's lock, to be held for as long as the broker lives.
     pub lock: OwnedFd,
-    /// The line to the node.
+    /// The line to the node: what that says comes there.
     pub socket: SeqPacket,
+    /// And what is said to it goes there.
+    pub words: OwnedFd,
 }
 
 /// Takes up what the node says first. Waits for it in the thread that calls.
@@ -45,7 +50,7 @@ pub struct Start {
 /// # Errors
 /// When standard input is no line to a node, or the node says something else.
 pub fn take_up() -> anyhow::Result<Start> {
-    let by_hand = "the broker is started by `gpu-handoff-plugin node`, over a socket: start that";
+    let by_hand = "the broker is started by `gpu-handoff-plugin node`, over a socket and a pipe: start that";
     let own = io::stdin().as_fd().try_clone_to_owned().context(by_hand)?;
     let socket = SeqPacket::from_stranger(own).map_err(|refusal| anyhow::anyhow!("{by_hand} ({refusal})"))?;
     let mut buffer = RecvBuffer::new();
@@ -71,7 +76,8 @@ pub fn take_up() -> anyhow::Result<Start> {
             _ => bail!("the node said something else than members"),
         }
     }
-    Ok(Start { setup, policy, members, state, lock, socket })
+    let words = io::stdout().as_fd().try_clone_to_owned().context(by_hand)?;
+    Ok(Start { setup, policy, members, state, lock, socket, words })
 }
 
 fn with_socket(member: Member, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<(Member, SeqListener)> {
@@ -123,6 +129,12 @@ pub type Outcome = Result<(Answer, Option<OwnedFd>), AskError>;
 struct Ask {
     command: Command,
     answer: oneshot::Sender<Outcome>,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Ask").field(&self.command).finish()
+    }
 }
 
 /// Asks the node. Clones share one line.
@@ -191,119 +203,5 @@ impl SlotDeviceNodes {
                 None
             }
         }
-    }
-}
-
-/// The line itself: one task of the broker.
-#[derive(Debug)]
-pub struct Line {
-    socket: AsyncSeqPacket,
-    asks: mpsc::Receiver<Ask>,
-    tells: Arc<Tells>,
-    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
-    last: u64,
-}
-
-impl std::fmt::Debug for Ask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Ask").field(&self.command).finish()
-    }
-}
-
-impl Line {
-    /// The line over this socket, and who asks through it. What is left in `tells` goes along.
-    ///
-    /// # Errors
-    /// What registering the socket answers.
-    pub fn new(socket: SeqPacket, tells: Arc<Tells>) -> io::Result<(Self, NodeClient)> {
-        let (sender, asks) = mpsc::channel(limits::NODE_COMMANDS);
-        let socket = AsyncSeqPacket::new(socket)?;
-        Ok((Self { socket, asks, tells, waiting: HashMap::new(), last: 0 }, NodeClient { asks: sender }))
-    }
-
-    /// Tells the node that the broker serves.
-    ///
-    /// # Errors
-    /// What the socket answers.
-    pub async fn say_ready(&self) -> io::Result<()> {
-        self.say(&FromBroker::Ready).await
-    }
-
-    /// Carries commands and answers until the line ends. `news` is told of members. `stop` is told when the node wants the
-    /// broker to end, and dropped when the line has ended.
-    pub async fn run(mut self, stop: oneshot::Sender<()>, news: mpsc::Sender<News>) {
-        let mut stop = Some(stop);
-        let mut buffer = RecvBuffer::new();
-        let mut not_before = Instant::now();
-        let tells = Arc::clone(&self.tells);
-        loop {
-            tokio::select! {
-                () = async { sleep_until(not_before.into()).await; tells.stirred().await } => {
-                    not_before = Instant::now() + limits::TELL_PAUSE;
-                    for word in tells.take() {
-                        if self.say(&word).await.is_err() {
-                            return;
-                        }
-                    }
-                }
-                received = self.socket.recv(&mut buffer) => {
-                    let Ok(Some(frame)) = received else { return };
-                    let told = match read(&frame) {
-                        Ok(FromNode::Member(member)) => {
-                            with_socket(member, frame.descriptors).map(|(member, socket)| News::Came(member, socket))
-                        }
-                        Ok(FromNode::Left(slot)) => Ok(News::Left(slot)),
-                        Ok(FromNode::Containers { slot, containers }) => Ok(News::Containers(slot, containers)),
-                        Ok(FromNode::Holds { slot, holds }) => Ok(News::Holds(slot, holds)),
-                        Ok(FromNode::HeldBack { slot, with }) => {
-                            Ok(News::HeldBack(slot, with.and_then(|refused| refused.refusal())))
-                        }
-                        Ok(FromNode::Ending { slot, within_ms }) => {
-                            Ok(News::Ending(slot, Instant::now() + Duration::from_millis(within_ms)))
-                        }
-                        Ok(FromNode::Policy) => unpacked(frame.descriptors).map(|policy| News::Policy(Box::new(policy))),
-                        Ok(FromNode::Answer { id, outcome }) => {
-                            self.deliver(id, outcome, frame.descriptors);
-                            continue;
-                        }
-                        Ok(FromNode::Stop) => {
-                            // Whoever waited for it may have ended already.
-                            let _ = stop.take().map(|stop| stop.send(()));
-                            continue;
-                        }
-                        Ok(FromNode::Setup(_) | FromNode::Begin) => Err(anyhow::anyhow!("a second setup")),
-                        Err(e) => Err(e),
-                    };
-                    match told {
-                        // Whoever takes it is the one who waits for this line's end, too.
-                        Ok(told) => if news.send(told).await.is_err() { return },
-                        Err(e) => return tracing::error!(error = %e, "the node said what it does not say to a broker that serves"),
-                    }
-                }
-                // Never more in flight than the node takes.
-                Some(ask) = self.asks.recv(), if self.waiting.len() < limits::NODE_COMMANDS => {
-                    self.last += 1;
-                    let id = self.last;
-                    self.waiting.insert(id, ask.answer);
-                    if self.say(&FromBroker::Ask { id, command: ask.command }).await.is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    fn deliver(&mut self, id: u64, outcome: Result<Answer, String>, mut descriptors: Vec<OwnedFd>) {
-        match self.waiting.remove(&id) {
-            // Nobody may wait for it any more; then a descriptor is closed, which ends what is behind it.
-            Some(asker) => {
-                let _ = asker.send(outcome.map(|a| (a, descriptors.pop())).map_err(AskError::Refused));
-            }
-            None => tracing::warn!(id, ?outcome, "the node answered what was not asked"),
-        }
-    }
-
-    async fn say(&self, word: &FromBroker) -> io::Result<()> {
-        self.socket.send(&Outgoing { bytes: serde_json::to_vec(word)?, descriptors: Vec::new() }).await
     }
 }

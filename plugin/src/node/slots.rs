@@ -18,6 +18,7 @@ use gpu_handoff_protocol::{Refusal, SlotId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
+use super::closer::Closer;
 use super::policy::packed;
 use super::words::{FromNode, Refused};
 use crate::config::slot_socket;
@@ -82,6 +83,7 @@ pub(super) struct Slots {
     seen: watch::Sender<BTreeMap<SlotId, Seen>>,
     /// The one that is in force.
     policy: watch::Sender<Arc<Policy>>,
+    closer: Closer,
 }
 
 /// What the node's status tells of a slot.
@@ -127,6 +129,7 @@ impl Slots {
                 serving: watch::Sender::new(false),
                 seen: watch::Sender::new(BTreeMap::new()),
                 policy,
+                closer: Closer::default(),
             },
             changes,
         )
@@ -275,7 +278,11 @@ impl Slots {
     }
 
     fn leave(&mut self, slot: SlotId) -> Option<Word> {
-        drop(self.slots.remove(&slot)?);
+        let gone = self.slots.remove(&slot)?;
+        // What was sent to it is not closed here.
+        let listener = Arc::clone(&gone.listener);
+        drop(gone);
+        self.closer.close(listener);
         self.tell(&slot);
         // What somebody else put there is left alone.
         drop(std::fs::remove_dir(folder(&self.run_dir, &slot)));
@@ -321,83 +328,4 @@ fn make(run_dir: &Path, member: Member) -> io::Result<Slot> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn member(slot: &str, uid: &str) -> Member {
-        let text = format!(
-            r#"{{"slot":"{slot}","pod":{{"namespace":"n","name":"p"}},"uid":"{uid}","group":{{"namespace":"n","name":"g"}},"containers":[]}}"#
-        );
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn join(slots: &mut Slots, member: Member) -> (bool, Result<PathBuf, JoinError>) {
-        let (asker, answer) = oneshot::channel();
-        let word = slots.apply(Change::Join(member, asker));
-        (word.is_some(), answer.blocking_recv().unwrap())
-    }
-
-    #[test]
-    fn a_slot_comes_once_and_goes_with_its_socket() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
-        let (told, made) = join(&mut slots, member("p-1", "u"));
-        let socket = made.unwrap().join("slot.sock");
-        assert!(told && socket.exists());
-        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
-        // Asked again, it is there; another pod does not get it.
-        assert!(matches!(join(&mut slots, member("p-1", "u")), (false, Ok(_))));
-        assert!(matches!(join(&mut slots, member("p-1", "other")), (false, Err(JoinError::Taken { .. }))));
-        let (asker, answer) = oneshot::channel();
-        assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_some());
-        answer.blocking_recv().unwrap();
-        assert!(!socket.exists() && !folder.path().join("slots/p-1").exists());
-        // One that is not there can leave as often as it likes.
-        let (asker, answer) = oneshot::channel();
-        assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_none());
-        answer.blocking_recv().unwrap();
-    }
-
-    #[test]
-    fn a_broker_that_begins_later_is_told_what_has_changed() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
-        assert!(join(&mut slots, member("p-1", "u")).1.is_ok());
-        let id: ContainerId = "a".repeat(64).parse().unwrap();
-        let slot: SlotId = "p-1".parse().unwrap();
-        let now = Instant::now();
-        assert!(slots.apply(Change::Containers(slot.clone(), BTreeSet::from([id.clone()]))).is_some());
-        assert!(slots.apply(Change::Ending(slot, now + std::time::Duration::from_secs(30))).is_some());
-        let (members, beside) = slots.first_words(now);
-        let [(FromNode::Member(told), sockets)] = &members[..] else { panic!("{members:?}") };
-        assert_eq!((told.containers.as_ref().map(BTreeSet::len), sockets.len()), (Some(1), 1));
-        assert!(matches!(&beside[..], [(FromNode::Ending { within_ms: 30_000, .. }, _)]), "{beside:?}");
-        assert!(slots.apply(Change::Containers("p-2".parse().unwrap(), BTreeSet::new())).is_none());
-    }
-
-    #[test]
-    fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
-        let seen = slots.seen();
-        let why = |slot: &str| seen.borrow()[&slot.parse().unwrap()].unserved.clone();
-        let [one, other] = ["p-1", "p-2"].map(|slot| slot.parse::<SlotId>().unwrap());
-        for slot in ["p-1", "p-2"] {
-            assert!(join(&mut slots, member(slot, slot)).1.is_ok());
-        }
-        slots.are_served(true);
-        let refusal = Refusal::new(gpu_handoff_protocol::Code::BrokerUnavailable);
-        slots.is_unserved(&one, Some(refusal.clone()));
-        slots.is_unserved(&other, Some(refusal.clone()));
-        slots.is_unserved(&"p-3".parse().unwrap(), Some(refusal.clone()));
-        assert_eq!(
-            (why("p-1"), why("p-2"), seen.borrow().len()),
-            (Some(refusal.clone()), Some(refusal.clone()), 2)
-        );
-        slots.is_unserved(&one, None);
-        assert_eq!((why("p-1"), why("p-2")), (None, Some(refusal)));
-        // The next one may serve it.
-        slots.are_served(false);
-        assert_eq!(why("p-2"), None);
-    }
-}
+mod tests;

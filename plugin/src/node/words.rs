@@ -1,5 +1,5 @@
-//! What node and broker say to each other: JSON, one object a packet, over the socket pair that is the broker's standard
-//! input.
+//! What node and broker say to each other: JSON. The node says one object a packet, over the socket pair whose other end is the
+//! broker's standard input, and hears nothing there; the broker says one a line, by the pipe that is its standard output ([`pipe`]).
 //!
 //! Nothing that the broker says names a path, a program, a user or a signal. It names things by numbers that the node gave
 //! it, and by what the node can look up.
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::identity::cgroup::{ContainerId, Root};
 use crate::members::{Holds, Member};
 use crate::registry::Topology;
+
+pub mod pipe;
 
 /// What the node says.
 #[derive(Debug, Serialize, Deserialize)]

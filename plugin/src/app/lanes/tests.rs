@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpu_handoff_protocol::codec;
 use gpu_handoff_protocol::message::{SidecarBody, SidecarMessage, SlotBody};
-use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
+use gpu_handoff_protocol::socket::RecvBuffer;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
 use gpu_handoff_protocol::{BootTag, DeviceUuid, Instance, PROTOCOL_VERSION};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity::cgroup::{ContainerId, Root};
 use crate::journal::NodeKey;
 use crate::members::Holds;
-use crate::node::client::{DeviceNodes, Line};
+use crate::node::client::DeviceNodes;
 use crate::node::words::FromBroker;
 use crate::owner::Owner;
 use crate::receipts::Sealer;
@@ -48,8 +48,7 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let tells = Arc::new(Tells::default());
-        let (line, _) = SeqPacket::pair().unwrap();
-        let (_, node) = Line::new(line, Arc::clone(&tells)).unwrap();
+        let (_, node, _) = crate::node::client::testing::line(Arc::clone(&tells));
         let (_, workers) = Workers::new(Starter::new(node.clone()), Gpus::new([], []));
         let (stop, stopped) = watch::channel(false);
         let (capacity, past) = (Capacity { descriptors: 100 }, Past::none(Instant::now()));

@@ -1,28 +1,36 @@
-use std::os::fd::OwnedFd;
+use std::io::Write as _;
 use std::process::Stdio;
 
 use gpu_handoff_protocol::BootTag;
 use gpu_handoff_protocol::socket::SeqPacket;
 
+use super::super::children::told_alone;
 use super::*;
 use crate::identity::cgroup::Root;
 use crate::members::Member;
 use crate::node::events::{Events, Notice};
 use crate::node::policy::Origin;
+use crate::node::testing::{LINGER, closes_late};
 use crate::node::words::Command;
 
 fn slots() -> Slots {
     Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
 }
 
+/// A broker's ends of its line.
+struct Its {
+    socket: SeqPacket,
+    words: std::io::PipeWriter,
+}
+
 /// A broker that was taken over: we speak for it. Its process just lives.
-fn taken_over() -> (Broker, Service, SeqPacket) {
+fn taken_over() -> (Broker, Service, Its) {
     let (broker, service, its, _told) = taken_over_and_heard();
     (broker, service, its)
 }
 
 /// The same, and what owners of pods are told of it.
-fn taken_over_and_heard() -> (Broker, Service, SeqPacket, tokio::sync::mpsc::Receiver<Notice>) {
+fn taken_over_and_heard() -> (Broker, Service, Its, tokio::sync::mpsc::Receiver<Notice>) {
     let config = Config {
         awake: 0,
         run_dir: "/nowhere".into(),
@@ -41,25 +49,26 @@ fn taken_over_and_heard() -> (Broker, Service, SeqPacket, tokio::sync::mpsc::Rec
         descriptors: 1_024,
         log_format: gpu_handoff_logs::LogFormat::Text,
     };
-    let (ours, its) = SeqPacket::pair().unwrap();
+    let (ours, socket) = told_alone().unwrap();
+    let (heard, words) = std::io::pipe().unwrap();
     let mut command = tokio::process::Command::new("sleep");
     let child = command.arg("600").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let broker = Broker {
         child,
         socket: AsyncSeqPacket::new(ours).unwrap(),
-        buffer: RecvBuffer::new(),
+        ear: Ear::new(heard.into()).unwrap(),
         words: rates::words(Instant::now()),
         first_words: Vec::new(),
         began: Instant::now(),
         ready: false,
     };
     let (events, told) = Events::for_test();
-    (broker, Service::new(&config, events, None), its, told)
+    (broker, Service::new(&config, events, None), Its { socket, words }, told)
 }
 
-fn say(its: &SeqPacket, bytes: &[u8]) {
-    let packet = Outgoing { bytes: bytes.to_vec(), descriptors: Vec::new() };
-    its.send(&packet, Some(Instant::now() + Duration::from_secs(5))).unwrap();
+/// Waits for room, as the broker may.
+fn say(its: &Its, word: &[u8]) -> bool {
+    (&its.words).write_all(&[word, b"\n"].concat()).is_ok()
 }
 
 #[tokio::test]
@@ -75,7 +84,7 @@ async fn one_that_says_what_a_broker_does_not_say_is_ended() {
     let mut endings = tokio::task::JoinSet::new();
     for bytes in garbage {
         let (mut broker, mut service, its) = taken_over();
-        say(&its, bytes);
+        assert!(say(&its, bytes));
         endings.spawn(async move { broker.attend(&mut service, &mut slots()).await });
     }
     while let Some(ending) = endings.join_next().await {
@@ -86,24 +95,41 @@ async fn one_that_says_what_a_broker_does_not_say_is_ended() {
 }
 
 #[tokio::test]
-async fn one_that_brings_descriptors_is_ended() {
+async fn one_that_brings_descriptors_whose_close_waits_makes_nobody_else_wait() {
     let (mut broker, mut service, its) = taken_over();
-    let null: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
-    let packet = Outgoing { bytes: b"\"ready\"".to_vec(), descriptors: vec![null; 64] };
-    assert!(its.try_send(&packet).unwrap());
+    let packet = Outgoing { bytes: b"\"ready\"".to_vec(), descriptors: vec![Arc::new(closes_late())] };
+    let brought = its.socket.try_send(&packet);
+    // Only what is under way has it now; what is not would be closed here.
+    if brought.is_ok() {
+        drop(packet);
+    } else {
+        std::mem::forget(packet);
+    }
+    let begin = Instant::now();
+    assert!(say(&its, br#"{"ask":{"id":7,"command":{"end-worker":{"worker":3}}}}"#));
+    let hears = std::thread::spawn(move || {
+        let mut buffer = gpu_handoff_protocol::socket::RecvBuffer::new();
+        // The line ends with both.
+        let Its { socket, words: _words } = its;
+        let answer = socket.recv(&mut buffer, Some(Instant::now() + LINGER / 2));
+        answer.map(|frame| frame.map(|frame| frame.bytes))
+    });
     let ending = broker.attend(&mut service, &mut slots()).await;
-    assert!(ending.how.contains("descriptors"), "{}", ending.how);
+    let answer = hears.join().unwrap().unwrap().unwrap();
+    assert!(String::from_utf8(answer).unwrap().contains("no gpu worker"), "{}", ending.how);
+    drop(broker);
+    assert!(begin.elapsed() < LINGER / 2, "{:?}, {brought:?}", begin.elapsed());
+    assert!(brought.is_err(), "the node's socket takes it");
 }
 
 #[tokio::test]
 async fn one_that_asks_without_end_and_reads_nothing_is_ended() {
     let (mut broker, mut service, its) = taken_over();
-    say(&its, b"\"ready\"");
+    assert!(say(&its, b"\"ready\""));
     let flood = std::thread::spawn(move || {
         let ask = br#"{"ask":{"id":7,"command":{"end-worker":{"worker":18446744073709551615}}}}"#;
-        let packet = Outgoing { bytes: ask.to_vec(), descriptors: Vec::new() };
         let mut asked = 0;
-        while its.send(&packet, Some(Instant::now() + Duration::from_secs(20))).is_ok() {
+        while say(&its, ask) {
             asked += 1;
         }
         asked
@@ -130,7 +156,7 @@ async fn what_it_has_owners_told_is_of_pods_that_there_are_and_never_makes_the_n
     let words = [tell("p-2", 20), tell("p-1", 9_999)].into_iter().chain(vec![tell("p-1", 20); 2_000]);
     let flood = std::thread::spawn(move || {
         for word in words {
-            say(&its, word.as_bytes());
+            assert!(say(&its, word.as_bytes()));
         }
     });
     let begin = Instant::now();
@@ -155,7 +181,7 @@ async fn one_that_says_more_than_a_broker_does_is_read_no_faster() {
     let (mut broker, mut service, its) = taken_over();
     let flood = std::thread::spawn(move || {
         for _ in 0..limits::BROKER_WORDS + BEYOND {
-            say(&its, b"\"ready\"");
+            assert!(say(&its, b"\"ready\""));
         }
     });
     let begin = Instant::now();

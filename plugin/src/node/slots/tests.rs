@@ -1,0 +1,103 @@
+use super::*;
+
+fn member(slot: &str, uid: &str) -> Member {
+    let text = format!(
+        r#"{{"slot":"{slot}","pod":{{"namespace":"n","name":"p"}},"uid":"{uid}","group":{{"namespace":"n","name":"g"}},"containers":[]}}"#
+    );
+    serde_json::from_str(&text).unwrap()
+}
+
+fn join(slots: &mut Slots, member: Member) -> (bool, Result<PathBuf, JoinError>) {
+    let (asker, answer) = oneshot::channel();
+    let word = slots.apply(Change::Join(member, asker));
+    (word.is_some(), answer.blocking_recv().unwrap())
+}
+
+#[test]
+fn a_slot_comes_once_and_goes_with_its_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let (told, made) = join(&mut slots, member("p-1", "u"));
+    let socket = made.unwrap().join("slot.sock");
+    assert!(told && socket.exists());
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+    // Asked again, it is there; another pod does not get it.
+    assert!(matches!(join(&mut slots, member("p-1", "u")), (false, Ok(_))));
+    assert!(matches!(join(&mut slots, member("p-1", "other")), (false, Err(JoinError::Taken { .. }))));
+    let (asker, answer) = oneshot::channel();
+    assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_some());
+    answer.blocking_recv().unwrap();
+    assert!(!socket.exists() && !folder.path().join("slots/p-1").exists());
+    // One that is not there can leave as often as it likes.
+    let (asker, answer) = oneshot::channel();
+    assert!(slots.apply(Change::Leave("p-1".parse().unwrap(), asker)).is_none());
+    answer.blocking_recv().unwrap();
+}
+
+#[test]
+fn a_broker_that_begins_later_is_told_what_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    assert!(join(&mut slots, member("p-1", "u")).1.is_ok());
+    let id: ContainerId = "a".repeat(64).parse().unwrap();
+    let slot: SlotId = "p-1".parse().unwrap();
+    let now = Instant::now();
+    assert!(slots.apply(Change::Containers(slot.clone(), BTreeSet::from([id.clone()]))).is_some());
+    assert!(slots.apply(Change::Ending(slot, now + std::time::Duration::from_secs(30))).is_some());
+    let (members, beside) = slots.first_words(now);
+    let [(FromNode::Member(told), sockets)] = &members[..] else { panic!("{members:?}") };
+    assert_eq!((told.containers.as_ref().map(BTreeSet::len), sockets.len()), (Some(1), 1));
+    assert!(matches!(&beside[..], [(FromNode::Ending { within_ms: 30_000, .. }, _)]), "{beside:?}");
+    assert!(slots.apply(Change::Containers("p-2".parse().unwrap(), BTreeSet::new())).is_none());
+}
+
+#[test]
+fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let seen = slots.seen();
+    let why = |slot: &str| seen.borrow()[&slot.parse().unwrap()].unserved.clone();
+    let [one, other] = ["p-1", "p-2"].map(|slot| slot.parse::<SlotId>().unwrap());
+    for slot in ["p-1", "p-2"] {
+        assert!(join(&mut slots, member(slot, slot)).1.is_ok());
+    }
+    slots.are_served(true);
+    let refusal = Refusal::new(gpu_handoff_protocol::Code::BrokerUnavailable);
+    slots.is_unserved(&one, Some(refusal.clone()));
+    slots.is_unserved(&other, Some(refusal.clone()));
+    slots.is_unserved(&"p-3".parse().unwrap(), Some(refusal.clone()));
+    assert_eq!(
+        (why("p-1"), why("p-2"), seen.borrow().len()),
+        (Some(refusal.clone()), Some(refusal.clone()), 2)
+    );
+    slots.is_unserved(&one, None);
+    assert_eq!((why("p-1"), why("p-2")), (None, Some(refusal)));
+    // The next one may serve it.
+    slots.are_served(false);
+    assert_eq!(why("p-2"), None);
+}
+
+#[test]
+fn what_was_sent_to_a_slot_that_goes_is_closed_and_nobody_waits_for_that() {
+    use gpu_handoff_protocol::socket::SeqPacket;
+
+    use crate::node::testing::{LINGER, closes_late};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    for i in 0..3 {
+        let slot = format!("p-{i}");
+        let socket = join(&mut slots, member(&slot, "u")).1.unwrap().join("slot.sock");
+        // Nobody accepts it, and nobody else has it any more.
+        let connection = SeqPacket::connect(&socket).unwrap();
+        let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(closes_late())] };
+        assert!(connection.try_send(&packet).unwrap());
+        drop((connection, packet));
+        let begin = Instant::now();
+        let (asker, answer) = oneshot::channel();
+        assert!(slots.apply(Change::Leave(slot.parse().unwrap(), asker)).is_some());
+        answer.blocking_recv().unwrap();
+        assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
+        assert!(SeqPacket::connect(&socket).is_err());
+    }
+}
