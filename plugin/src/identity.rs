@@ -25,7 +25,7 @@ mod home;
 mod key;
 mod proc_facts;
 
-pub use home::{Home, is_in};
+pub use home::{Home, is_in, is_named_in};
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
 

@@ -7,8 +7,8 @@ use gpu_handoff_protocol::{Code, PodUid, Refusal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::Process;
 use super::cgroup::{ContainerId, InPod, Root, locate};
+use super::{Process, has_ended_since};
 use crate::limits;
 
 /// The pod of a slot, and its containers as the node tells of them. Whoever is refused learns where it is itself, and nothing of whose
@@ -64,7 +64,29 @@ pub fn is_in(
     containers: &BTreeSet<ContainerId>,
     root: &Root,
 ) -> Result<(), Refusal> {
-    let place = place_of(process, root)?;
+    check(&place_of(process, root)?, pod, containers)
+}
+
+/// The same of a process that is known by its number and its start alone.
+///
+/// # Errors
+/// `PEER_UNKNOWN`, with what was seen.
+pub fn is_named_in(
+    pid: u32,
+    started: u64,
+    pod: &PodUid,
+    containers: &BTreeSet<ContainerId>,
+    root: &Root,
+) -> Result<(), Refusal> {
+    let place = place(pid, root)?;
+    // After it, as a process that has the number now, and had begun before it was named, had it then.
+    if has_ended_since(pid, started) {
+        return Err(unknown("process", &"alive", &"it has ended"));
+    }
+    check(&place, pod, containers)
+}
+
+fn check(place: &InPod, pod: &PodUid, containers: &BTreeSet<ContainerId>) -> Result<(), Refusal> {
     if place.pod != *pod {
         return Err(unknown("pod", pod, &place.pod));
     }
@@ -76,14 +98,18 @@ pub fn is_in(
 }
 
 fn place_of(process: &Process, root: &Root) -> Result<InPod, Refusal> {
-    let wanted = "in a container of a pod of this node";
-    let text = read_groups(process.key.pid).map_err(|e| unknown("process", &wanted, &e))?;
-    let place = locate(&text, root).map_err(|e| unknown("process", &wanted, &e))?;
+    let place = place(process.key.pid, root)?;
     // What was read is of this process only if it still lives: its number may have been given to another.
     if process.has_ended() {
         return Err(unknown("process", &"alive", &"it has ended"));
     }
     Ok(place)
+}
+
+fn place(pid: u32, root: &Root) -> Result<InPod, Refusal> {
+    let wanted = "in a container of a pod of this node";
+    let text = read_groups(pid).map_err(|e| unknown("process", &wanted, &e))?;
+    locate(&text, root).map_err(|e| unknown("process", &wanted, &e))
 }
 
 fn read_groups(pid: u32) -> std::io::Result<String> {
@@ -116,5 +142,17 @@ mod tests {
         let refusal = home.admit(&process).await.unwrap_err();
         assert_eq!(refusal.code(), Code::PeerUnknown);
         assert!(!refusal.compared()[0].found.is_empty());
+    }
+
+    #[test]
+    fn a_process_is_in_a_container_when_both_are_the_pods() {
+        let [pod, other] = ["2c48913c-b29f-11e7-9350-020968147796", "3c48913c-b29f-11e7-9350-020968147796"];
+        let [one, two]: [ContainerId; 2] = ["a", "b"].map(|c| c.repeat(64).parse().unwrap());
+        let place = InPod { pod: pod.parse().unwrap(), container: one.clone() };
+        let is_in = |pod: &str, containers: &[&ContainerId]| {
+            check(&place, &pod.parse().unwrap(), &containers.iter().map(|c| (*c).clone()).collect()).is_ok()
+        };
+        assert!(is_in(pod, &[&two, &one]));
+        assert!(!is_in(other, &[&one]) && !is_in(pod, &[&two]) && !is_in(pod, &[]));
     }
 }

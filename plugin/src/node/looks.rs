@@ -11,13 +11,23 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::warn;
 
+use crate::identity;
+use crate::identity::cgroup::Root;
 use crate::limits;
+use crate::members::Member;
 
 /// What the broker is told of whatever went wrong: about the process it is to learn nothing else.
 pub(super) const NOT_LOOKED_AT: &str = "the process cannot be looked at";
 
 /// A look that has ended, or is not waited for any longer.
 pub(super) type Looked = (u64, Result<Vec<DeviceUuid>, String>);
+
+/// Whether a process may be a member's, as far as it can be known by its number: where the member is a pod, it is in one of its containers.
+/// Only then does a look at it take any of the member's room.
+pub(super) fn may_be_of(member: &Member, pid: u32, started: u64, root: &Root) -> bool {
+    let is_in = |containers| identity::is_named_in(pid, started, &member.uid, containers, root).is_ok();
+    member.containers.as_ref().is_none_or(is_in)
+}
 
 /// Looks that are under way.
 #[derive(Debug, Default)]

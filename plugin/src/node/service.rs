@@ -16,7 +16,7 @@ use super::admin::broker::Teller;
 use super::children::Programs;
 use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
-use super::looks::Looks;
+use super::looks::{self, Looks, NOT_LOOKED_AT};
 use super::overstays::Overstays;
 use super::rates::Rates;
 use super::slots::Slots;
@@ -26,6 +26,7 @@ use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
 use crate::identity::ProcessKey;
+use crate::identity::cgroup::Root;
 use crate::limits;
 use crate::members::Member;
 use crate::registry::Topology;
@@ -44,6 +45,7 @@ pub(super) struct Service {
     wait_for_proof: Vec<u64>,
     gpus: Arc<Gpus>,
     looks: Looks,
+    cgroup_root: Root,
     events: Events,
     overstays: Overstays,
     rates: Rates,
@@ -83,6 +85,7 @@ impl Service {
             wait_for_proof: Vec::new(),
             gpus: Arc::new(Gpus::read(&config.nvidia_proc_root, &config.nvidia_dev_root)),
             looks: Looks::default(),
+            cgroup_root: config.cgroup_root.clone(),
             overstays: Overstays::new(config.cgroup_root.clone(), api_server, events.clone()),
             events,
             rates: Rates::new(Instant::now()),
@@ -115,6 +118,10 @@ impl Service {
             Command::Survey => self.survey(id),
             Command::Reachable { slot, pid, started } => {
                 let (gpus, pid, started) = (Arc::clone(&self.gpus), *pid, *started);
+                let may_be_of = |member| looks::may_be_of(member, pid, started, &self.cgroup_root);
+                if !slots.member(slot).is_some_and(may_be_of) {
+                    return Some(Reply::new(id, Err(NOT_LOOKED_AT.to_owned())));
+                }
                 let looked = self.looks.begin(id, slot, move || gpus.reachable(pid, started));
                 looked.map(|(id, outcome)| Reply::new(id, outcome.map(Answer::Reachable)))
             }

@@ -215,3 +215,32 @@ async fn what_costs_something_is_done_so_often_and_no_more() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_process_that_is_not_the_pods_takes_none_of_its_room() {
+    let (_broker, mut service, _its) = taken_over();
+    let folder = tempfile::tempdir().unwrap();
+    let mut slots = Slots::new(folder.path(), gpu_handoff_policy::Policy::default()).0;
+    let uid = "2c48913c-b29f-11e7-9350-020968147796";
+    for (slot, containers) in [("pod", "[]"), ("none", "null")] {
+        let member = format!(
+            r#"{{"slot":"{slot}","pod":{{"namespace":"n","name":"{slot}"}},"uid":"{uid}","group":{{"namespace":"n","name":"g"}},"containers":{containers}}}"#
+        );
+        slots.join(serde_json::from_str::<Member>(&member).unwrap()).unwrap();
+        service.serve_slot(&slot.parse().unwrap());
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let started = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let reachable = |slot: &str| {
+        let slot = slot.parse().unwrap();
+        Command::Reachable { slot, pid: std::process::id(), started }
+    };
+    for id in 0..limits::LOOKS_OF_MEMBER as u64 * 2 {
+        let refused = service.take(id, &reachable("pod"), &slots);
+        assert!(matches!(refused, Some(Reply { outcome: Err(_), .. })), "{refused:?}");
+    }
+    // No look at it was begun; whose processes are not told by containers is looked at as before.
+    assert!(service.take(90, &reachable("none"), &slots).is_none());
+    let replies = service.next().await;
+    assert_eq!((replies.len(), replies[0].id), (1, 90));
+}
