@@ -49,8 +49,10 @@ async fn finds(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 
     install_webhook(scene).await?;
     let told = until(scene, 0, "all is well").await?;
-    let well = ["kubelet.registration", "kubelet.pods", "cluster.csi-driver", "webhook.configuration"];
-    for id in well.into_iter().chain(["webhook.endpoints", "webhook.version", "webhook.namespaces"]) {
+    let of_node =
+        ["kubelet.registration", "kubelet.pods", "kubelet.devices", "gpus.driver", "cluster.csi-driver"];
+    let of_webhook = ["webhook.configuration", "webhook.endpoints", "webhook.version", "webhook.namespaces"];
+    for id in of_node.into_iter().chain(of_webhook) {
         anyhow::ensure!(of(&told, id)["verdict"] == "ok", "{id}: {told:#}");
     }
 

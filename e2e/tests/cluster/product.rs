@@ -159,7 +159,11 @@ fn rolled() -> anyhow::Result<Value> {
 
 /// Gives the daemon this variable, or takes it away, by an update; gives what [`has_rolled`] is to wait for.
 pub(crate) async fn update(ground: &Ground, variable: Value) -> anyhow::Result<i64> {
-    let container = json!({ "name": "plugin", "env": [variable] });
+    change(ground, json!({ "name": "plugin", "env": [variable] })).await
+}
+
+/// Changes the daemon's container so, by an update; gives what [`has_rolled`] is to wait for.
+pub(crate) async fn change(ground: &Ground, container: Value) -> anyhow::Result<i64> {
     let patch = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
     let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(patch)).await?;
     set.metadata.generation.context("a daemon set without a generation")
@@ -170,19 +174,26 @@ pub(crate) async fn daemon_set(ground: &Ground) -> anyhow::Result<DaemonSet> {
     Ok(daemons(ground).get(PLUGIN).await?)
 }
 
-/// Waits until this is told of a pod of the daemon that is none of those; gives which.
+/// Waits until this is told of a pod of the daemon that is there and was not among those; gives it.
 pub(crate) async fn warning(
     ground: &Ground,
     reason: &str,
     text: &str,
-    before: &[String],
-) -> anyhow::Result<String> {
+    before: &[Pod],
+) -> anyhow::Result<Pod> {
     let events: Api<Event> = Api::namespaced(ground.client.clone(), NAMESPACE);
-    let of_reason = ListParams::default().fields(&format!("reason={reason}"));
+    let uid = |pod: &Pod| pod.metadata.uid.clone();
+    let known: Vec<_> = before.iter().map(uid).collect();
     look_until(READY, &format!("{reason} of the daemon is told: {text}"), async || {
-        let told = events.list(&of_reason).await?.items.into_iter();
-        let told = told.filter(|event| event.message.as_ref().is_some_and(|said| said.contains(text)));
-        Ok(told.filter_map(|event| event.involved_object.name).find(|pod| !before.contains(pod)))
+        let there = plugin_pods(ground).list(&ListParams::default().labels(LABELS)).await?;
+        for pod in there.items.into_iter().filter(|pod| !known.contains(&uid(pod))) {
+            let of = format!("reason={reason},involvedObject.uid={}", uid(&pod).unwrap_or_default());
+            let told = events.list(&ListParams::default().fields(&of)).await?.items;
+            if told.iter().any(|event| event.message.as_ref().is_some_and(|said| said.contains(text))) {
+                return Ok(Some(plugin_pods(ground).get(&pod.metadata.name.unwrap_or_default()).await?));
+            }
+        }
+        Ok(None)
     })
     .await
 }

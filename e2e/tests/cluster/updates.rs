@@ -1,15 +1,36 @@
-//! An update of the daemon goes on when the new one serves, and not before.
+//! What the daemon's probes are for: an update goes on when the new one serves, and not before; one that is stuck is restarted, and
+//! that costs no buffer.
 
-use anyhow::{Context as _, ensure};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use gpu_handoff_e2e::agent::Answer;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::ground::look_until;
+use crate::members::{self, By};
+use crate::plan::Gpu;
 use crate::play::{Outcome, Scenario, scenario_alone};
 use crate::pods::STARTED;
 use crate::product;
+use crate::program::agent;
 use crate::scene::{Scene, Standard};
+
+/// Has the daemon do nothing any more, and not end either: it is the one whose children hear the pods.
+const STOP: &str = r#"
+for process in /proc/[0-9]*; do
+    if tr '\0' ' ' < "$process/cmdline" 2>/dev/null | grep -q '^[^ ]*gpu-handoff-plugin node '; then
+        kill -STOP "${process#/proc/}" && stopped=yes
+    fi
+done
+[ "${stopped:-}" ]
+"#;
+/// How long until the kubelet has noticed, has asked it to end in vain, and has started it anew.
+const RESTARTED: Duration = Duration::from_secs(90);
+const GROUP: &str = "stuck";
+const WORD: u32 = 0x0570_CCED;
 
 /// Where the daemon looks for its kubelet.
 const ROOT: &str = "GPU_HANDOFF_KUBELET_ROOT";
@@ -17,14 +38,57 @@ const ROOT: &str = "GPU_HANDOFF_KUBELET_ROOT";
 const NOBODYS: &str = "/run/gpu-handoff/nobodys-kubelet";
 
 pub(crate) fn all() -> Vec<Scenario> {
-    vec![scenario_alone("an_update_waits_until_the_daemon_serves", Standard::Restricted, waits)]
+    vec![
+        scenario_alone("an_update_waits_until_the_daemon_serves", Standard::Restricted, waits),
+        scenario_alone("a_daemon_that_is_stuck_is_restarted_and_no_buffer_lost", Standard::Restricted, stuck),
+    ]
+}
+
+/// The daemon of the manifest, but that the kubelet is out of patience sooner.
+async fn stuck(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    let ground = scene.ground;
+    product::install(ground).await?;
+    let container = |probe: Value| json!({ "name": "plugin", "livenessProbe": probe });
+    let impatient = json!({ "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 5 });
+    let generation = product::change(ground, container(impatient)).await?;
+    product::has_rolled(ground, generation).await?;
+    let done = is_restarted(scene).await;
+    product::install(ground).await?;
+    done.map(|()| Outcome::Done)
+}
+
+async fn is_restarted(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.reserve(1).await?;
+    scene.claim("gpu", 1).await?;
+    let plan = |pod: &str| agent(pod, Gpu::Claim("gpu".to_owned())).restricted().member(GROUP);
+    for pod in ["producer", "consumer"] {
+        scene.start(plan(pod)).await?;
+    }
+    let (mut producer, mut consumer) = (scene.app("producer").await?, scene.app("consumer").await?);
+    members::connect(scene, &mut producer, "producer", GROUP).await?;
+    members::connect(scene, &mut consumer, "consumer", GROUP).await?;
+    members::publish(&mut producer, "w", WORD).await?;
+    members::acquire(&mut consumer, By::Name("w".to_owned()), "before").await?;
+
+    let begin = Instant::now();
+    scene.ground.inside(&["sh", "-c", STOP]).await?;
+    look_until(RESTARTED, "the stuck daemon is restarted", async || {
+        let pods = product::pods(scene.ground).await?;
+        Ok(pods.iter().any(|pod| containers(pod).iter().any(|one| one["restartCount"] == 1)).then_some(()))
+    })
+    .await?;
+    product::serves(scene.ground).await?;
+    eprintln!("updates: a stuck daemon serves again after {:.1} s", begin.elapsed().as_secs_f64());
+    members::holds(&mut consumer, "before", WORD).await?;
+    let acquired = members::acquire(&mut consumer, By::Name("w".to_owned()), "after").await?;
+    ensure!(matches!(acquired, Answer::Acquired { .. }), "{acquired:?}");
+    members::holds(&mut consumer, "after", WORD).await
 }
 
 async fn waits(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let ground = scene.ground;
     product::install(ground).await?;
     let before = product::pods(ground).await?;
-    let before: Vec<_> = before.into_iter().filter_map(|pod| pod.metadata.name).collect();
     product::update(ground, json!({ "name": ROOT, "value": NOBODYS })).await?;
     let waited = is_waited_for(scene, &before).await;
     let generation = product::update(ground, json!({ "name": ROOT, "$patch": "delete" })).await?;
@@ -40,25 +104,26 @@ async fn waits(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 }
 
 /// A daemon that runs and that no kubelet knows: its owner reads why, it is not restarted, and the update is not done.
-async fn is_waited_for(scene: &Scene<'_>, before: &[String]) -> anyhow::Result<()> {
+async fn is_waited_for(scene: &Scene<'_>, before: &[Pod]) -> anyhow::Result<()> {
     let why = "the kubelet has not come to ask for the driver";
-    let pod = product::warning(scene.ground, "Unhealthy", why, before).await?;
+    let daemon = product::warning(scene.ground, "Unhealthy", why, before).await?;
     let set: DaemonSet = product::daemon_set(scene.ground).await?;
     let status = set.status.unwrap_or_default();
     ensure!(status.number_ready == 0 && status.number_available.unwrap_or_default() == 0, "{status:?}");
-    let pods = product::pods(scene.ground).await?;
-    let daemon = pods.iter().find(|one| one.metadata.name.as_deref() == Some(&pod)).context("no such pod")?;
-    ensure!(runs_since_its_start(daemon), "{pod}: {:?}", daemon.status);
+    ensure!(runs_since_its_start(&daemon), "{:?}", daemon.status);
     Ok(())
 }
 
 fn runs_since_its_start(pod: &Pod) -> bool {
-    let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let is_first = |container: &Value| {
+    containers(pod).iter().all(|container| {
         container["restartCount"] == 0
             && container["ready"] == false
             && container["state"]["running"].is_object()
-    };
-    let containers = containers.into_iter().flatten().map(|container| json!(container));
-    containers.collect::<Vec<_>>().iter().all(is_first)
+    })
+}
+
+/// What is said of a pod's containers.
+fn containers(pod: &Pod) -> Vec<Value> {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|container| json!(container)).collect()
 }
