@@ -103,6 +103,8 @@ impl Broker {
                     }
                     Ok(None) | Err(_) => return Ok(()),
                 },
+                // Its line may be in somebody else's hands, to whom one that was taken over has given it.
+                _ = self.child.wait() => return Ok(()),
                 replies = service.next() => replies,
                 // It takes members in when it serves; one that does not get that far is told of them as it begins.
                 change = slots.next_change(), if self.ready => {

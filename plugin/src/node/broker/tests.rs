@@ -244,3 +244,14 @@ async fn a_process_that_is_not_the_pods_takes_none_of_its_room() {
     let replies = service.next().await;
     assert_eq!((replies.len(), replies[0].id), (1, 90));
 }
+
+#[tokio::test]
+async fn one_that_has_ended_is_noticed_though_somebody_else_has_its_line() {
+    let (mut broker, mut service, its) = taken_over();
+    assert!(say(&its, b"\"ready\""));
+    let pid = rustix::process::Pid::from_raw(broker.child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let ended = timeout(Duration::from_secs(20), broker.attend(&mut service, &mut slots())).await;
+    assert!(ended.unwrap().how.contains("signal: 9"));
+    drop(its);
+}
