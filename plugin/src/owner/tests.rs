@@ -296,3 +296,25 @@ fn nobody_is_overrun_because_another_ended_who_had_much() {
     let said = said(&lanes[1]);
     assert_eq!(said.len() as u64, HOLDERS * much, "and each is told of each");
 }
+
+#[tokio::test]
+async fn what_a_new_policy_means_is_done_by_whoever_keeps_the_time() {
+    let (owner, _lanes) = owner_of(2);
+    let much = 4 * limits::POLICY_STEPS as u64;
+    for number in 0..much {
+        ask(&owner, 0, number + 1, legacy(0, number));
+    }
+    let count = || owner.state.lock().unwrap().registry.counts().0;
+    owner.apply(None, Input::NewPolicy(Box::default())).log();
+    assert_eq!(count() as u64, much, "whoever brings it does not wait for all of that");
+    let (stopping, stopped) = watch::channel(false);
+    let keeper = tokio::spawn(Arc::clone(&owner).keep_time(stopped));
+    let all_have_ended = async {
+        while count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all_have_ended).await.unwrap();
+    stopping.send_replace(true);
+    keeper.await.unwrap();
+}
