@@ -16,12 +16,14 @@
 //! | what it may grant and this version does not do | `not_yet` |
 //! | bytes and times as people write them; lists and maps with a limit | `amount`, `bounded` |
 //! | from text, with line and column of what is wrong | `read` |
+//! | files that may become other ones | `files` |
 //! | every limit, with its unit | [`limits`] |
 
 mod amount;
 mod bounded;
 mod decide;
 mod exchange;
+mod files;
 mod gap;
 pub mod limits;
 mod not_yet;
@@ -35,6 +37,7 @@ mod tests;
 mod words;
 
 pub use exchange::{Exchange, GroupRef, Rule, RuleName, Side};
+pub use files::{Contents, FileError, Files};
 pub use gap::{Almost, Differs, Gap};
 pub use party::{Asks, Party};
 pub use policy::Policy;

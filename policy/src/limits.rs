@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Longest text of a policy, in bytes.
 pub const TEXT_BYTES: usize = 512 << 10;
+/// Most bytes that are read of a policy's file: one more than a policy may have, so that whoever reads it is told what is wrong.
+pub const FILE_BYTES: u64 = TEXT_BYTES as u64 + 1;
 /// Deepest nesting of brackets in its text. What is nested by indentation is held to what there are keys for.
 pub const BRACKETS: usize = 32;
 /// Most rules of who may exchange with whom.

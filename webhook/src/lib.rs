@@ -37,7 +37,7 @@ mod settings;
 mod values;
 
 pub use args::Args;
-pub use files::{FileError, PairError};
+pub use files::PairError;
 pub use secret::{SecretError, Store};
 pub use serve::{Config, Tls, WebhookError, run, serve};
 pub use serving::{Serving, ServingError};

@@ -42,8 +42,6 @@ pub const DRAIN_TIME: Duration = Duration::from_secs(6);
 pub const FILE_LOOK: Duration = Duration::from_secs(2);
 /// Bytes of the settings.
 pub const SETTINGS_BYTES: u64 = 256 << 10;
-/// Bytes of the policy, and one more: what is longer is none, and is told so with its place.
-pub const POLICY_BYTES: u64 = gpu_handoff_policy::limits::TEXT_BYTES as u64 + 1;
 /// Bytes of a file with certificates or a key.
 pub const PEM_BYTES: u64 = 256 << 10;
 

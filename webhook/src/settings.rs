@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use gpu_handoff_inject::Settings;
 use gpu_handoff_logs::chain;
-use gpu_handoff_policy::{Policy, PolicyError};
+use gpu_handoff_policy::{Contents, FileError, Files, Policy, PolicyError};
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use crate::files::{self, FileError, Watched};
+use crate::files;
 use crate::limits;
 
 /// The settings cannot be used.
@@ -56,19 +56,20 @@ pub(crate) struct Rules {
 /// The files, and what they said when they were last of use.
 #[derive(Debug)]
 pub(crate) struct RulesFiles {
-    settings: Watched,
-    policy: Option<Watched>,
+    settings: Files,
+    policy: Option<Files>,
     rules: watch::Sender<Arc<Rules>>,
 }
 
 impl RulesFiles {
     /// Reads them. Without a policy's file the built-in rules hold: no pod is let into another namespace's group.
     pub(crate) fn open(settings: &Path, policy: Option<&Path>) -> Result<Self, SettingsError> {
-        let (settings_file, contents) = Watched::open([settings.to_owned()], limits::SETTINGS_BYTES)?;
+        let (settings_file, contents) = Files::open([settings.to_owned()], limits::SETTINGS_BYTES)?;
         let settings = read_settings(settings, &contents)?;
         let (policy_file, policy) = match policy {
             Some(path) => {
-                let (file, contents) = Watched::open([path.to_owned()], limits::POLICY_BYTES)?;
+                let (file, contents) =
+                    Files::open([path.to_owned()], gpu_handoff_policy::limits::FILE_BYTES)?;
                 (Some(file), read_policy(path, &contents)?)
             }
             None => (None, Policy::default()),
@@ -85,7 +86,7 @@ impl RulesFiles {
     pub(crate) async fn keep(mut self) {
         loop {
             tokio::select! {
-                changed = self.settings.changed() => {
+                changed = files::changed(&mut self.settings) => {
                     let path = self.settings.path();
                     let settings = changed.map_err(SettingsError::from).and_then(|text| read_settings(path, &text));
                     self.follow(path, settings, |rules, settings| rules.settings = settings);
@@ -110,24 +111,24 @@ impl RulesFiles {
 }
 
 /// The policy's file, when it has changed; never where there is none.
-async fn changed(file: &mut Option<Watched>) -> (PathBuf, Result<files::Contents<1>, FileError>) {
+async fn changed(file: &mut Option<Files>) -> (PathBuf, Result<Contents<1>, FileError>) {
     match file {
         Some(file) => {
-            let changed = file.changed().await;
+            let changed = files::changed(file).await;
             (file.path().to_owned(), changed)
         }
         None => std::future::pending().await,
     }
 }
 
-fn read_settings(path: &Path, [text]: &files::Contents<1>) -> Result<Settings, SettingsError> {
+fn read_settings(path: &Path, [text]: &Contents<1>) -> Result<Settings, SettingsError> {
     let settings: Settings = serde_yaml::from_slice(text)
         .map_err(|source| SettingsError::Form { path: path.to_owned(), source })?;
     settings.check().map_err(|source| SettingsError::Values { path: path.to_owned(), source })?;
     Ok(settings)
 }
 
-fn read_policy(path: &Path, [text]: &files::Contents<1>) -> Result<Policy, SettingsError> {
+fn read_policy(path: &Path, [text]: &Contents<1>) -> Result<Policy, SettingsError> {
     let none = |source| SettingsError::Policy { path: path.to_owned(), source };
     // What is no text is no policy; which byte is not, nobody needs to know.
     Policy::read(&String::from_utf8_lossy(text)).map_err(none)

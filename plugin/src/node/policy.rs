@@ -1,17 +1,13 @@
 //! The policy's file, looked at again and again; and the policy on its way from node to broker.
-//!
-//! It is looked at, not watched: what mounts a ConfigMap puts another folder in the place of the old one by a symlink, so that
-//! no watch of the file would see it, and other ways of replacing a file differ.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use gpu_handoff_policy::{Policy, PolicyError};
+use gpu_handoff_policy::{FileError, Files, Policy, PolicyError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -29,13 +25,8 @@ pub(super) use seen::{Seen, Teller, version_of};
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyFileError {
     /// It cannot be read.
-    #[error("cannot read the policy {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
+    #[error("cannot read the policy")]
+    Read(#[from] FileError),
     /// It is no policy.
     #[error("{} is no policy", path.display())]
     Policy {
@@ -46,21 +37,10 @@ pub enum PolicyFileError {
     },
 }
 
-/// Which file it is, and as of when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-}
-
 /// A policy's file, as it was when it was looked at last.
 #[derive(Debug)]
 pub struct PolicyFile {
-    path: PathBuf,
-    /// `None`: it was not there.
-    seen: Option<Stamp>,
+    file: Files,
     /// Of the last one that was taken.
     version: String,
     refused: u64,
@@ -72,25 +52,26 @@ impl PolicyFile {
     /// # Errors
     /// When there is none. A node without its policy does not serve.
     pub fn open(path: &Path) -> Result<(Self, Policy), PolicyFileError> {
-        let (seen, policy) = read(path);
-        let (policy, version) = policy?;
-        Ok((Self { path: path.to_path_buf(), seen, version, refused: 0 }, policy))
+        let (file, [text]) = Files::open([path.to_path_buf()], gpu_handoff_policy::limits::FILE_BYTES)?;
+        let policy = read(path, &text)?;
+        Ok((Self { file, version: version_of(&text), refused: 0 }, policy))
     }
 
-    /// The policy, if the file is another one than before. What is no policy is refused once, and counted.
+    /// The policy, if the file says something else than before. What is no policy is refused once, and counted.
     ///
     /// # Errors
     /// Why it is refused; what was in force before stays so.
     pub fn look(&mut self) -> Result<Option<Policy>, PolicyFileError> {
-        if stamp(&self.path).ok() == self.seen {
-            return Ok(None);
-        }
-        let (seen, policy) = read(&self.path);
-        self.seen = seen;
-        self.refused += u64::from(policy.is_err());
-        let (policy, version) = policy?;
-        self.version = version;
-        Ok(Some(policy))
+        let looked = self.file.look().map_err(PolicyFileError::from);
+        let taken = looked.and_then(|contents| {
+            let Some([text]) = contents else { return Ok(None) };
+            Ok(Some((read(self.path(), &text)?, version_of(&text))))
+        });
+        self.refused += u64::from(taken.is_err());
+        Ok(taken?.map(|(policy, version)| {
+            self.version = version;
+            policy
+        }))
     }
 
     /// What the text of the policy that was taken last is called.
@@ -102,7 +83,7 @@ impl PolicyFile {
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// How many times what was found was refused.
@@ -112,33 +93,10 @@ impl PolicyFile {
     }
 }
 
-fn stamp(path: &Path) -> io::Result<Stamp> {
-    stamp_of(&std::fs::metadata(path)?)
-}
-
-#[allow(clippy::unnecessary_wraps, reason = "used where everything else may fail")]
-fn stamp_of(file: &std::fs::Metadata) -> io::Result<Stamp> {
-    let changed = (file.ctime(), file.ctime_nsec());
-    Ok(Stamp { device: file.dev(), inode: file.ino(), bytes: file.len(), changed })
-}
-
-/// What the file says, with its text's version, and which one that was.
-fn read(path: &Path) -> (Option<Stamp>, Result<(Policy, String), PolicyFileError>) {
-    let mut seen = None;
-    let mut text = || -> io::Result<String> {
-        let file = File::open(path)?;
-        seen = Some(stamp_of(&file.metadata()?)?);
-        let mut text = String::new();
-        file.take(gpu_handoff_policy::limits::TEXT_BYTES as u64 + 1).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let own = || path.to_path_buf();
-    let text = text().map_err(|source| PolicyFileError::Read { path: own(), source });
-    let policy = text.and_then(|text| {
-        let policy = Policy::read(&text).map_err(|source| PolicyFileError::Policy { path: own(), source })?;
-        Ok((policy, version_of(text.as_bytes())))
-    });
-    (seen, policy)
+fn read(path: &Path, text: &[u8]) -> Result<Policy, PolicyFileError> {
+    // What is no text is no policy; which byte is not, nobody needs to know.
+    let policy = Policy::read(&String::from_utf8_lossy(text));
+    policy.map_err(|source| PolicyFileError::Policy { path: path.to_path_buf(), source })
 }
 
 /// Looks at the file again and again, for as long as somebody wants to know.
@@ -150,7 +108,7 @@ pub(super) async fn follow(mut file: PolicyFile, changes: mpsc::Sender<Change>, 
         match file.look() {
             Ok(None) => {}
             Ok(Some(policy)) => {
-                info!(path = %file.path.display(), "another policy is in force");
+                info!(path = %file.path().display(), "another policy is in force");
                 for warning in policy.not_yet() {
                     tracing::warn!(warning, "the policy grants what this version does not do");
                 }
@@ -202,34 +160,10 @@ mod tests {
     const TWO: &str = "version: gpu-handoff.io/v1\nquota: {buffers: 2}\n";
 
     #[test]
-    fn a_file_that_is_replaced_in_any_way_is_read_again_and_only_then() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        // As a ConfigMap is mounted: the file is a link into a folder that is a link.
-        let publish = |name: &str, text: &str| {
-            std::fs::create_dir(at(name)).unwrap();
-            std::fs::write(at(name).join("policy.yaml"), text).unwrap();
-            std::os::unix::fs::symlink(name, at("new")).unwrap();
-            std::fs::rename(at("new"), at("data")).unwrap();
-        };
-        publish("first", ONE);
-        std::os::unix::fs::symlink("data/policy.yaml", at("policy.yaml")).unwrap();
-        let (mut file, policy) = PolicyFile::open(&at("policy.yaml")).unwrap();
-        assert_eq!(policy.quota.buffers, 1);
-        assert_eq!(file.look().unwrap(), None);
-        publish("second", TWO);
-        assert_eq!(file.look().unwrap().unwrap().quota.buffers, 2);
-        assert_eq!(file.look().unwrap(), None);
-        std::fs::write(at("second").join("policy.yaml"), format!("{ONE}# longer\n")).unwrap();
-        assert_eq!(file.look().unwrap().unwrap().quota.buffers, 1);
-        assert_eq!(file.refused(), 0);
-    }
-
-    #[test]
     fn what_is_no_policy_is_refused_once_with_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
-        assert!(matches!(PolicyFile::open(&path), Err(PolicyFileError::Read { .. })));
+        assert!(matches!(PolicyFile::open(&path), Err(PolicyFileError::Read(_))));
         std::fs::write(&path, ONE).unwrap();
         let (mut file, _) = PolicyFile::open(&path).unwrap();
         std::fs::write(&path, format!("{ONE}legcy: deny\n")).unwrap();
@@ -237,7 +171,7 @@ mod tests {
         assert!(why.contains("policy.yaml is no policy: line 3 column 1: unknown field `legcy`"), "{why}");
         assert_eq!((file.look().unwrap(), file.refused()), (None, 1));
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(file.look(), Err(PolicyFileError::Read { .. })));
+        assert!(matches!(file.look(), Err(PolicyFileError::Read(_))));
         assert_eq!((file.look().unwrap(), file.refused()), (None, 2));
         std::fs::write(&path, TWO).unwrap();
         assert_eq!(file.look().unwrap().unwrap().quota.buffers, 2);
