@@ -21,6 +21,8 @@ const POLICY: &str = "version: gpu-handoff.io/v1\nquota: {buffers: 3}\n";
 /// Nobody's.
 const USER: u32 = 4_242;
 const GROUP: u32 = 4_343;
+/// A broker's that may have few threads.
+const BROKER: u32 = 4_444;
 /// Connections that one user may have at the admin socket.
 const CONNECTIONS: usize = 16;
 
@@ -34,6 +36,11 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        Self::start_by(&[])
+    }
+
+    /// Started by a program, whose arguments the daemon's command line follows.
+    fn start_by(program: &[&str]) -> Self {
         let folder = Folder::shared().unwrap();
         let place = tempfile::tempdir().unwrap();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -43,18 +50,26 @@ impl Daemon {
         let command = place.path().join("gpu-handoff");
         std::fs::copy(folder.binary("gpu-handoff").unwrap(), &command).unwrap();
         let (gpu, _) = Gpu::machine(&folder, 2, Vec::new()).unwrap();
-        let plugin = Self::plugin(&folder, place.path(), &gpu);
+        let plugin = Self::plugin(program, &folder, place.path(), &gpu);
         let daemon = Self { plugin, place, gpu, command };
         daemon.until("the broker serves", |status| status["broker"]["serving"] == true);
         daemon
     }
 
-    fn plugin(folder: &Folder, place: &Path, gpu: &Gpu) -> Child {
-        Self::command(folder, place, gpu).spawn().unwrap()
+    fn plugin(program: &[&str], folder: &Folder, place: &Path, gpu: &Gpu) -> Child {
+        Self::command(program, folder, place, gpu).spawn().unwrap()
     }
 
-    fn command(folder: &Folder, place: &Path, gpu: &Gpu) -> Command {
-        let mut command = Command::new(folder.binary("gpu-handoff-plugin").unwrap());
+    fn command(program: &[&str], folder: &Folder, place: &Path, gpu: &Gpu) -> Command {
+        let plugin = folder.binary("gpu-handoff-plugin").unwrap();
+        let mut command = match program {
+            [] => Command::new(plugin),
+            [first, others @ ..] => {
+                let mut command = Command::new(first);
+                command.args(others).arg(plugin);
+                command
+            }
+        };
         command.arg("node").arg("--run-dir").arg(place.join("run"));
         command.arg("--static-members").arg(place.join("members.json"));
         command.arg("--policy").arg(place.join("policy.yaml"));
@@ -135,7 +150,6 @@ fn a_node_that_is_well_says_how_it_is() {
     let daemon = Daemon::start();
     let (code, status) = daemon.json("status");
     assert_eq!(code, Some(0));
-    assert_eq!(daemon.said(&["status", "--ready"], None), (Some(0), "ready\n".into(), String::new()));
     assert_eq!(status["daemon"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["daemon"]["boot"].as_str().unwrap().len(), 16);
     assert_eq!((&status["kubelet"], &status["broker"]["restarts"]), (&Value::Null, &0.into()));
@@ -204,6 +218,38 @@ fn a_policy_that_is_refused_is_told_of_until_a_good_one_comes() {
 }
 
 #[test]
+fn a_pod_that_nothing_can_be_started_for_is_told_of_and_the_others_are_served_until_it_is() {
+    if !is_root() {
+        assert_ne!(std::env::var("GPU_HANDOFF_TESTS").as_deref(), Ok("all"), "this takes root");
+        eprintln!("skipped: this takes root, to have the broker run as a user that may have few threads");
+        return;
+    }
+    // Room for the broker's main thread and for one lane.
+    let user = format!("GPU_HANDOFF_BROKER_USER={BROKER}");
+    let daemon = Daemon::start_by(&["env", &user, "bash", "-c", "ulimit -S -u 2; exec \"$@\"", "limited"]);
+    let unserved = |status: &Value| -> Vec<String> {
+        let members = status["slots"]["members"].as_array().unwrap();
+        members.iter().filter_map(|member| member["unserved"].as_str().map(str::to_owned)).collect()
+    };
+    let status = daemon.until("it is told of", |status| !unserved(status).is_empty());
+    assert_eq!(status["slots"]["members"][0]["unserved"], Value::Null, "{status:#}");
+    let why = unserved(&status).remove(0);
+    assert!(why.contains("BROKER_UNAVAILABLE (slot: wanted served, found "), "{why}");
+    let (_, text, _) = daemon.said(&["status"], None);
+    assert!(text.contains("NOT SERVED") && text.contains("demo/two"), "{text}");
+    let (code, findings) = daemon.json("doctor");
+    assert_eq!((check(&findings, "slots.served").0, code), ("problem", Some(1)), "{findings:#}");
+    assert_eq!(status["broker"]["restarts"], 0, "{}", daemon.log());
+    // There is room now.
+    let mut room = Command::new("prlimit");
+    room.arg("--pid").arg(status["broker"]["pid"].to_string()).arg("--nproc=100:").uid(BROKER).gid(BROKER);
+    assert!(room.status().unwrap().success());
+    daemon.until("it is served", |status| unserved(status).is_empty() && status["broker"]["serving"] == true);
+    let (code, findings) = daemon.json("doctor");
+    assert_eq!((check(&findings, "slots.served").0, code), ("ok", Some(0)), "{findings:#}");
+}
+
+#[test]
 fn others_are_not_answered_and_a_member_of_the_group_is() {
     if !is_root() {
         assert_ne!(std::env::var("GPU_HANDOFF_TESTS").as_deref(), Ok("all"), "this takes root");
@@ -256,7 +302,7 @@ fn a_daemon_that_is_not_there() {
     assert_eq!(check(&findings, "cluster.answers").0, "could-not-check");
     // The next one takes its place, and its socket's.
     let folder = Folder::shared().unwrap();
-    daemon.plugin = Daemon::plugin(&folder, daemon.place.path(), &daemon.gpu);
+    daemon.plugin = Daemon::plugin(&[], &folder, daemon.place.path(), &daemon.gpu);
     daemon.until("the next one serves", |status| status["broker"]["serving"] == true);
 }
 
@@ -268,7 +314,7 @@ fn a_driver_that_cannot_be_loaded_is_told_of() {
     // Its part of /proc is there, and a file that is no library.
     let no_driver = tempfile::tempdir().unwrap();
     std::fs::write(no_driver.path().join("libcuda.so.1"), "none").unwrap();
-    let mut command = Daemon::command(&Folder::shared().unwrap(), daemon.place.path(), &daemon.gpu);
+    let mut command = Daemon::command(&[], &Folder::shared().unwrap(), daemon.place.path(), &daemon.gpu);
     command.env("LD_LIBRARY_PATH", no_driver.path());
     daemon.plugin = command.spawn().unwrap();
     let failed = |status: &Value| status["gpus"]["loaded"]["failure"].is_string();

@@ -232,9 +232,9 @@ impl Here {
         error!(%slot, %pod, why, again_in = ?pause, "a member cannot be served");
         self.failures = self.failures.saturating_add(1);
         self.state = State::Failed(Instant::now() + pause);
-        let refusal = Refusal::new(Code::BrokerUnavailable).compared_with("slot", "served", why).with_remedy(
-            "nothing: it is tried again by itself; if it stays, the node daemon's log says more",
-        );
+        let refusal = Refusal::new(Code::BrokerUnavailable)
+            .compared_with("slot", "served", why)
+            .with_remedy("wait, it is tried again by itself; if it stays, the node daemon's log says more");
         self.is_not_served(ground, &refusal);
     }
 

@@ -6,6 +6,7 @@ use gpu_handoff_admin::proto::{
     StatusResponse, Waiting,
 };
 use gpu_handoff_admin::proto::{pods, policy};
+use gpu_handoff_protocol::{Code, Refusal};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -296,10 +297,12 @@ fn slots_that_are_not_served() {
             s.slots.as_mut().unwrap().members.extend(unserved.iter().map(member));
         })
     };
-    let denied = "POLICY_DENIED (group: wanted one)";
+    let refused = |code| Refusal::new(code).compared_with("it", "one", "none").to_string();
+    let [denied, failed] = [Code::PolicyDenied, Code::BrokerUnavailable].map(refused);
+    let (denied, failed) = (denied.as_str(), failed.as_str());
     says(&with(&[]), Verdict::Ok, "each of 2");
-    says(&with(&[denied]), Verdict::Note, "ml/p (POLICY_DENIED (group: wanted one))");
-    says(&with(&[denied, "BROKER_UNAVAILABLE (slot: no thread)"]), Verdict::Problem, "no thread");
+    says(&with(&[denied]), Verdict::Note, "ml/p (refused: POLICY_DENIED (it: wanted one");
+    says(&with(&[denied, failed]), Verdict::Problem, "BROKER_UNAVAILABLE (it: wanted one");
     says(&with(&[denied; 5]), Verdict::Note, ", and 2 more");
 }
 
