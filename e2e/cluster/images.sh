@@ -69,8 +69,8 @@ for applet in cat cp dd df env grep head id ip ls mkdir mount nc ps readlink rm 
 done
 image apps agent rough intruder conformance simcuda-dump simcuda-fault -- "${plugin[@]}" "${shell[@]}"
 
-"$here/image.py" "$out/taken-over.tar" e2e.local/taken-over:1 --file "$stripped/taken-over:/bin/gpu-handoff-plugin" "${libraries[@]}" \
-    --entrypoint /bin/gpu-handoff-plugin
+"$here/image.py" "$out/taken-over.tar" e2e.local/taken-over:1 --file "$stripped/taken-over:/bin/gpu-handoff-plugin" \
+    --file "$product/plugin/bin/gpu-handoff:/bin/gpu-handoff" "${libraries[@]}" --entrypoint /bin/gpu-handoff-plugin
 made taken-over
 
 id=$(cd "$out" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)

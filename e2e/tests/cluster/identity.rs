@@ -178,9 +178,13 @@ async fn being_deleted(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     });
     let (code, text) = refused.await?;
     ensure!(code == "SHUTTING_DOWN" && text.contains("being deleted"), "{code}: {text}");
-    let state = gpu_handoff_e2e::agent::Command::LeaseState { lease: "last".to_owned() };
-    let state = bystanders.consumer.ask(&state).await?;
-    ensure!(matches!(&state, Answer::LeaseState { state } if state == "retiring"), "its buffer: {state:?}");
+    let consumer = tokio::sync::Mutex::new(&mut bystanders.consumer);
+    look_until(HEARD, "who holds its buffer hears that it retires", async || {
+        let state = gpu_handoff_e2e::agent::Command::LeaseState { lease: "last".to_owned() };
+        let state = consumer.lock().await.ask(&state).await?;
+        Ok(matches!(&state, Answer::LeaseState { state } if state == "retiring").then_some(()))
+    })
+    .await?;
     members::release(&mut bystanders.consumer, "last").await?;
     members::release(&mut app.into_inner(), "own").await?;
     bystanders.go_on().await?;

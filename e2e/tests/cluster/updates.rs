@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use gpu_handoff_e2e::agent::Answer;
-use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -29,6 +28,8 @@ done
 "#;
 /// How long until the kubelet has noticed, has asked it to end in vain, and has started it anew.
 const RESTARTED: Duration = Duration::from_secs(90);
+/// How often the kubelet has then asked in vain whether the daemon is ready, once in five seconds.
+const ASKED: i32 = 4;
 const GROUP: &str = "stuck";
 const WORD: u32 = 0x0570_CCED;
 
@@ -48,13 +49,17 @@ pub(crate) fn all() -> Vec<Scenario> {
 async fn stuck(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let ground = scene.ground;
     product::install(ground).await?;
-    let container = |probe: Value| json!({ "name": "plugin", "livenessProbe": probe });
-    let impatient = json!({ "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 5 });
-    let generation = product::change(ground, container(impatient)).await?;
+    let generation =
+        product::change(ground, json!({ "name": "plugin", "livenessProbe": impatient() })).await?;
     product::has_rolled(ground, generation).await?;
     let done = is_restarted(scene).await;
     product::install(ground).await?;
     done.map(|()| Outcome::Done)
+}
+
+/// A liveness probe whose kubelet is soon out of patience.
+fn impatient() -> Value {
+    json!({ "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 5 })
 }
 
 async fn is_restarted(scene: &Scene<'_>) -> anyhow::Result<()> {
@@ -89,10 +94,12 @@ async fn waits(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     let ground = scene.ground;
     product::install(ground).await?;
     let before = product::pods(ground).await?;
-    product::update(ground, json!({ "name": ROOT, "value": NOBODYS })).await?;
+    let nobodys = json!([{ "name": ROOT, "value": NOBODYS }]);
+    product::change(ground, json!({ "name": "plugin", "env": nobodys, "livenessProbe": impatient() }))
+        .await?;
     let waited = is_waited_for(scene, &before).await;
-    let generation = product::update(ground, json!({ "name": ROOT, "$patch": "delete" })).await?;
-    product::has_rolled(ground, generation).await?;
+    product::update(ground, json!({ "name": ROOT, "$patch": "delete" })).await?;
+    product::install(ground).await?;
     waited?;
     // And after some more time it counts as done.
     look_until(STARTED, "the update is done", async || {
@@ -106,10 +113,13 @@ async fn waits(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 /// A daemon that runs and that no kubelet knows: its owner reads why, it is not restarted, and the update is not done.
 async fn is_waited_for(scene: &Scene<'_>, before: &[Pod]) -> anyhow::Result<()> {
     let why = "the kubelet has not come to ask for the driver";
-    let daemon = product::warning(scene.ground, "Unhealthy", why, before).await?;
-    let set: DaemonSet = product::daemon_set(scene.ground).await?;
-    let status = set.status.unwrap_or_default();
-    ensure!(status.number_ready == 0 && status.number_available.unwrap_or_default() == 0, "{status:?}");
+    // So often that the impatient kubelet would have restarted it meanwhile.
+    let daemon = product::warning(scene.ground, "Unhealthy", why, before, ASKED).await?;
+    look_until(STARTED, "no daemon counts as ready", async || {
+        let status = product::daemon_set(scene.ground).await?.status.unwrap_or_default();
+        Ok((status.number_ready == 0 && status.number_available.unwrap_or_default() == 0).then_some(()))
+    })
+    .await?;
     ensure!(runs_since_its_start(&daemon), "{:?}", daemon.status);
     Ok(())
 }
