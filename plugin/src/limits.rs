@@ -134,8 +134,8 @@ pub const LISTINGS_AHEAD: Duration = Duration::from_secs(2);
 /// Buffers (of sets that never came whole, too) and leases that end, or that a sidecar is told to keep, under one taking of the registry's lock, where much does
 /// at once.
 pub const ENDINGS_AT_A_TIME: usize = 1_024;
-/// Buffers, leases and what sessions wait for that are held against a new policy under one taking of the registry's lock; of
-/// watches one at least, with all that its group has.
+/// Buffers, leases and what sessions wait for that are held against a new policy under one taking of the registry's lock, and what is
+/// said of those that end; of a watch all that one member has published at least.
 pub const POLICY_STEPS: usize = 1_024;
 /// How often a thread gives its processor up between two of these while others wait for the lock.
 pub const PIECE_YIELDS: usize = 64;

@@ -195,7 +195,10 @@ impl Registry {
         {
             *steps -= 1;
             if !self.may_stay(next.1) {
+                let before = self.effects.len();
                 self.end_buffer(next.1, EndReason::NotAllowed, None, now);
+                // Whoever watches is told of each.
+                *steps = steps.saturating_sub(self.effects.len().saturating_sub(before));
             }
             self.changing.stock.decided = Some(next);
         }
