@@ -42,8 +42,8 @@ pub(super) fn served(facts: &Facts) -> Option<Seen> {
             more => format!(", and {more} more"),
         };
         let seen = format!("pods are not served: {}{more}", named.join(", "));
-        let denied = format!("refused: {}", Code::PolicyDenied);
-        let is_denied = |(_, why): &(&Member, &str)| why.starts_with(&denied);
+        let is_denied =
+            |(m, _): &(&Member, &str)| m.unserved_code.as_deref() == Some(Code::PolicyDenied.as_str());
         if unserved.iter().all(is_denied) {
             Seen::note(seen, "let each name a group of its own namespace, or write a rule that names both")
         } else {

@@ -286,24 +286,26 @@ fn slots_that_run_out() {
 
 #[test]
 fn slots_that_are_not_served() {
-    let with = |unserved: &[&str]| {
+    // As the daemon tells of a refusal.
+    let refused = |code: Code, what| Refusal::new(code).compared_with(what, "one", "none");
+    let with = |unserved: &[Refusal]| {
         of_status("slots.served", |s| {
-            let member = |why: &&str| Member {
+            let member = |why: &Refusal| Member {
                 namespace: "ml".into(),
                 pod: "p".into(),
-                unserved: Some((*why).into()),
+                unserved: Some(why.to_string()),
+                unserved_code: Some(why.code().as_str().into()),
                 ..Member::default()
             };
             s.slots.as_mut().unwrap().members.extend(unserved.iter().map(member));
         })
     };
-    let refused = |code| Refusal::new(code).compared_with("it", "one", "none").to_string();
-    let [denied, failed] = [Code::PolicyDenied, Code::BrokerUnavailable].map(refused);
-    let (denied, failed) = (denied.as_str(), failed.as_str());
+    let denied = || refused(Code::PolicyDenied, "group");
+    let no_thread = refused(Code::BrokerUnavailable, "thread");
     says(&with(&[]), Verdict::Ok, "each of 2");
-    says(&with(&[denied]), Verdict::Note, "ml/p (refused: POLICY_DENIED (it: wanted one");
-    says(&with(&[denied, failed]), Verdict::Problem, "BROKER_UNAVAILABLE (it: wanted one");
-    says(&with(&[denied; 5]), Verdict::Note, ", and 2 more");
+    says(&with(&[denied()]), Verdict::Note, "ml/p (refused: POLICY_DENIED (group: wanted one");
+    says(&with(&[denied(), no_thread]), Verdict::Problem, "BROKER_UNAVAILABLE (thread: wanted one");
+    says(&with(&[denied(), denied(), denied(), denied(), denied()]), Verdict::Note, ", and 2 more");
 }
 
 #[test]

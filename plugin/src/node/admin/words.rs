@@ -49,6 +49,7 @@ pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, now: SystemTime) -> proto::S
             containers: member.containers.as_ref().map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
             ends_ms: ending.map(|until| ms(now + until.saturating_duration_since(at))),
             unserved: unserved.as_ref().map(ToString::to_string),
+            unserved_code: unserved.as_ref().map(|refusal| refusal.code().as_str().to_owned()),
         }
     };
     let limit = u32::try_from(limits::MEMBERS).unwrap_or(u32::MAX);
