@@ -86,17 +86,12 @@ impl Kubelet {
         let views =
             Views { root: config.root.clone(), registration: said.clone(), membership: seen, devices };
         let socket = config.root.join(resources::SOCKET);
-        tasks.spawn(async move {
-            answers::look(socket, answers).await;
-            Ok(())
-        });
+        tasks.spawn(cut_off(until(stopped.clone()), answers::look(socket, answers)));
         let registered = registration::serve(settings, state, until(stopped.clone()));
         tasks.spawn(async { registered.await.context("register with the kubelet") });
-        tasks.spawn(log_registration(said));
-        tasks.spawn(async move {
-            membership.run(asked, pods, stopped).await;
-            Ok(())
-        });
+        tasks.spawn(cut_off(until(stopped.clone()), log_registration(said)));
+        // It may wait for the node to do something, which does nothing any more when it stops.
+        tasks.spawn(cut_off(until(stopped), membership.run(asked, pods)));
         Ok(Self { tasks, stop, views })
     }
 
@@ -118,7 +113,7 @@ impl Kubelet {
     pub(super) async fn stop(&mut self) {
         self.stop.send_replace(true);
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        // Whoever is in the middle of a request may take its time; it ends with the process.
+        // Whoever is in the middle of a request is waited for, but not for ever.
         let _ = tokio::time::timeout(limits::STOP_TIME, ended).await;
     }
 }
@@ -135,7 +130,13 @@ fn join(volumes: Vec<Volume>, slots: &mut Slots) -> (Vec<Volume>, Vec<(Volume, S
     (joined, left_out)
 }
 
-async fn log_registration(mut said: watch::Receiver<registration::State>) -> anyhow::Result<()> {
+/// A part that is not waited for when all is to stop.
+async fn cut_off(stopped: impl Future<Output = ()>, part: impl Future<Output = ()>) -> anyhow::Result<()> {
+    tokio::select! { () = stopped => {}, () = part => {} }
+    Ok(())
+}
+
+async fn log_registration(mut said: watch::Receiver<registration::State>) {
     while said.changed().await.is_ok() {
         let state = said.borrow_and_update().clone();
         match state {
@@ -144,7 +145,7 @@ async fn log_registration(mut said: watch::Receiver<registration::State>) -> any
             registration::State::Waiting | registration::State::Asked => {}
         }
     }
-    // It has ended with what told of it.
+    // It has ended with what told of it, which says why.
     std::future::pending().await
 }
 
@@ -162,8 +163,41 @@ impl KubeletConfig {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::node::membership::testing::volume;
+    use crate::node::testing;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_orderly_stop_waits_for_nothing_that_does_not_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = KubeletConfig {
+            root: folder.path().join("kubelet"),
+            node: "n".to_owned(),
+            instance: "i".to_owned(),
+            run_dir: folder.path().join("run"),
+        };
+        // It says nothing, however long it is waited for.
+        let pods_api = config.root.join(pods::SOCKET);
+        std::fs::create_dir_all(pods_api.parent().unwrap()).unwrap();
+        let _silent = std::os::unix::net::UnixListener::bind(&pods_api).unwrap();
+        // One whose slot is to be made again, which nobody does.
+        let records = Records::open(&config.run_dir).unwrap();
+        records.write(&volume("csi-1")).unwrap();
+        std::fs::write(config.run_dir.join("slots"), "in the way").unwrap();
+        let (mut slots, changes) = Slots::new(&config.run_dir, gpu_handoff_policy::Policy::default());
+        let (events, _told) = Events::for_test();
+        let mut service = Service::new(&testing::config(), events.clone(), None);
+        let kubelet = Kubelet::begin(&config, None, events, changes, &mut slots, &mut service).await;
+        let mut kubelet = kubelet.unwrap();
+        let unanswered = slots.next_change().await;
+        assert!(matches!(unanswered, Change::Join(..)), "{unanswered:?}");
+        let begin = Instant::now();
+        kubelet.stop().await;
+        assert!(begin.elapsed() < limits::STOP_TIME / 5, "{:?}", begin.elapsed());
+        assert!(kubelet.tasks.is_empty());
+    }
 
     #[test]
     fn a_member_whose_slot_cannot_be_made_is_left_out_and_the_others_join() {

@@ -15,7 +15,6 @@
 //! | what could not be done, and is tried again | [`undone`] |
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::pin::pin;
 use std::sync::Arc;
 
 use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
@@ -123,18 +122,16 @@ impl Membership {
         self
     }
 
-    /// Does what the kubelet asks, and passes on what it says of pods, until the node ends.
+    /// Does what the kubelet asks, and passes on what it says of pods, until the node ends. May be cut off anywhere: what is on
+    /// record is what there is.
     pub(super) async fn run(
         mut self,
         mut commands: mpsc::Receiver<Command>,
         mut pods: gpu_handoff_kubelet::pods::Pods,
-        mut stop: watch::Receiver<bool>,
     ) {
-        let mut stopped = pin!(async move { drop(stop.wait_for(|stopping| *stopping).await) });
         loop {
             let again = self.next_look().into_iter().chain(self.next_try()).min();
             let done = tokio::select! {
-                () = &mut stopped => return,
                 () = sleep_until(again.unwrap_or_else(now).into()), if again.is_some() => {
                     self.look_again(now());
                     self.try_again(now()).await

@@ -1,9 +1,15 @@
-//! What a stranger may send.
+//! What a stranger may send, and what the node is told to do.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+use gpu_handoff_protocol::BootTag;
+
+use super::policy::Origin;
+use crate::config::Config;
+use crate::identity::cgroup::Root;
 
 /// How long the close of [`closes_late`] takes.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
@@ -20,4 +26,26 @@ pub(super) fn closes_late() -> OwnedFd {
     // It lives for as long as the test, and reads nothing.
     std::mem::forget(silent);
     socket.into()
+}
+
+/// A node without anything.
+pub(super) fn config() -> Config {
+    Config {
+        awake: 0,
+        run_dir: "/nowhere".into(),
+        policy: serde_json::from_str("{}").unwrap(),
+        kubelet: None,
+        policy_file: None,
+        policy_origin: Origin::BuiltIn,
+        admin_group: None,
+        cgroup_root: Root::default(),
+        members: Vec::new(),
+        boot: BootTag(7),
+        state_dir: "/nowhere".into(),
+        user: None,
+        nvidia_proc_root: "/nowhere".into(),
+        nvidia_dev_root: "/nowhere".into(),
+        descriptors: 1_024,
+        log_format: gpu_handoff_logs::LogFormat::Text,
+    }
 }

@@ -1,16 +1,13 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use gpu_handoff_protocol::BootTag;
 use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::super::children::told_alone;
 use super::*;
-use crate::identity::cgroup::Root;
 use crate::members::Member;
 use crate::node::events::{Events, Notice};
-use crate::node::policy::Origin;
-use crate::node::testing::{LINGER, closes_late};
+use crate::node::testing::{self, LINGER, closes_late};
 use crate::node::words::Command;
 
 fn slots() -> Slots {
@@ -31,24 +28,6 @@ fn taken_over() -> (Broker, Service, Its) {
 
 /// The same, and what owners of pods are told of it.
 fn taken_over_and_heard() -> (Broker, Service, Its, tokio::sync::mpsc::Receiver<Notice>) {
-    let config = Config {
-        awake: 0,
-        run_dir: "/nowhere".into(),
-        policy: serde_json::from_str("{}").unwrap(),
-        kubelet: None,
-        policy_file: None,
-        policy_origin: Origin::BuiltIn,
-        admin_group: None,
-        cgroup_root: Root::default(),
-        members: Vec::new(),
-        boot: BootTag(7),
-        state_dir: "/nowhere".into(),
-        user: None,
-        nvidia_proc_root: "/nowhere".into(),
-        nvidia_dev_root: "/nowhere".into(),
-        descriptors: 1_024,
-        log_format: gpu_handoff_logs::LogFormat::Text,
-    };
     let (ours, socket) = told_alone().unwrap();
     let (heard, words) = std::io::pipe().unwrap();
     let mut command = tokio::process::Command::new("sleep");
@@ -63,7 +42,7 @@ fn taken_over_and_heard() -> (Broker, Service, Its, tokio::sync::mpsc::Receiver<
         ready: false,
     };
     let (events, told) = Events::for_test();
-    (broker, Service::new(&config, events, None), Its { socket, words }, told)
+    (broker, Service::new(&testing::config(), events, None), Its { socket, words }, told)
 }
 
 /// Waits for room, as the broker may.

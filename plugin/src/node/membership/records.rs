@@ -76,7 +76,7 @@ impl Records {
     }
 
     /// Puts a volume on record: whole, or not at all.
-    pub(super) fn write(&self, volume: &Volume) -> io::Result<()> {
+    pub(in crate::node) fn write(&self, volume: &Volume) -> io::Result<()> {
         let (path, partial) = (self.file(&volume.slot), self.folder.join(format!("{}.partial", volume.slot)));
         std::fs::write(&partial, serde_json::to_vec(volume)?)?;
         std::fs::rename(&partial, &path)
