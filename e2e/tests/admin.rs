@@ -36,11 +36,11 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        Self::start_by(&[])
+        Self::start_by(&[], 2)
     }
 
     /// Started by a program, whose arguments the daemon's command line follows.
-    fn start_by(program: &[&str]) -> Self {
+    fn start_by(program: &[&str], gpus: usize) -> Self {
         let folder = Folder::shared().unwrap();
         let place = tempfile::tempdir().unwrap();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -49,7 +49,7 @@ impl Daemon {
         // Where other users find it, too.
         let command = place.path().join("gpu-handoff");
         std::fs::copy(folder.binary("gpu-handoff").unwrap(), &command).unwrap();
-        let (gpu, _) = Gpu::machine(&folder, 2, Vec::new()).unwrap();
+        let (gpu, _) = Gpu::machine(&folder, gpus, Vec::new()).unwrap();
         let plugin = Self::plugin(program, &folder, place.path(), &gpu);
         let daemon = Self { plugin, place, gpu, command };
         daemon.until("the broker serves", |status| status["broker"]["serving"] == true);
@@ -226,7 +226,7 @@ fn a_pod_that_nothing_can_be_started_for_is_told_of_and_the_others_are_served_un
     }
     // Room for the broker's main thread and for one lane.
     let user = format!("GPU_HANDOFF_BROKER_USER={BROKER}");
-    let daemon = Daemon::start_by(&["env", &user, "bash", "-c", "ulimit -S -u 2; exec \"$@\"", "limited"]);
+    let daemon = Daemon::start_by(&["env", &user, "bash", "-c", "ulimit -S -u 2; exec \"$@\"", "limited"], 2);
     let unserved = |status: &Value| -> Vec<String> {
         let members = status["slots"]["members"].as_array().unwrap();
         members.iter().filter_map(|member| member["unserved"].as_str().map(str::to_owned)).collect()
@@ -307,8 +307,10 @@ fn a_daemon_that_is_not_there() {
 }
 
 #[test]
-fn a_driver_that_cannot_be_loaded_is_told_of() {
-    let mut daemon = Daemon::start();
+fn a_driver_that_cannot_be_loaded_is_told_of_where_there_is_one_gpu_alone_too() {
+    let mut daemon = Daemon::start_by(&[], 1);
+    daemon.until("the driver was asked", |status| status["gpus"]["loaded"]["asked"] == true);
+    assert_eq!(check(&daemon.json("doctor").1, "gpus.driver").0, "ok");
     daemon.plugin.kill().unwrap();
     daemon.plugin.wait().unwrap();
     // Its part of /proc is there, and a file that is no library.

@@ -102,7 +102,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     owner.tell_overstays(overstays);
     tasks.spawn(overstays::run(node.clone(), named, stopped));
     let mut in_background = JoinSet::new();
-    if setup.gpus.len() > 1 {
+    // Of a single one, too: whether the driver answers at all, the node's status tells by this.
+    if !setup.gpus.is_empty() {
         in_background.spawn(survey(node.clone(), shared.clone()));
     }
     let mut unproven = Some((node, shared));
