@@ -257,10 +257,12 @@ impl Membership {
         if let Some(refusal) = uninvited.or_else(|| denied.next()) {
             return Err(Refusal::Invalid(refusal.to_string()));
         }
-        if let Some(other) = self.volumes.values().find(|served| served.volume.uid == volume.uid) {
+        // One that waits for its slot is the pod's as well.
+        let mut others = self.volumes.values().map(|served| &served.volume).chain(self.left_out());
+        if let Some(other) = others.find(|other| other.uid == volume.uid && other.id != volume.id) {
             return Err(Refusal::Invalid(format!(
                 "the pod has a slot already, as volume {:?}: one is enough for all of its containers",
-                other.volume.name
+                other.name
             )));
         }
         // Where it is found out what the pod holds, its processes are let in when that is known.

@@ -42,7 +42,8 @@ fn is_mounted(target: &Path) -> io::Result<bool> {
     Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-fn is_same(folder: &Path, target: &Path) -> io::Result<bool> {
+/// Whether the folder is there.
+pub(super) fn is_same(folder: &Path, target: &Path) -> io::Result<bool> {
     let (one, other) = (std::fs::metadata(folder)?, std::fs::symlink_metadata(target)?);
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }

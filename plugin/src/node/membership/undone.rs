@@ -82,7 +82,20 @@ impl Membership {
             self.put_off(volume, Deed::Join, tries, &format!("{:#}", anyhow::Error::new(e)));
             return Ok(());
         }
-        info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
+        let was_there = mounts::is_same(&self.records.slot_folder(&volume.slot), &volume.target);
+        if let Err(refusal) = self.mount(&volume) {
+            self.leave(volume.slot.clone()).await?;
+            self.put_off(volume, Deed::Join, tries, &refusal.to_string());
+            return Ok(());
+        }
+        if was_there.unwrap_or(false) {
+            info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
+        } else {
+            let note = "the pod's slot was made and mounted anew: each of its containers sees it, and takes part again, when it has been \
+                restarted";
+            warn!(slot = %volume.slot, pod = %volume.pod, "{note}");
+            self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotReplaced", note));
+        }
         self.seen.gone(&volume.id);
         let (uid, group) = (volume.uid.to_string(), volume.group.clone());
         let served = Served { volume, ending: false, start: Start::of_before() };
@@ -99,6 +112,11 @@ impl Membership {
             Ok(()) => self.records.remove(&volume.slot),
             Err(e) => self.put_off(volume, Deed::TakeDown, tries, &e.to_string()),
         }
+    }
+
+    /// Those that have no slot.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &Volume> {
+        self.undone.iter().filter(|undone| undone.deed == Deed::Join).map(|undone| &undone.volume)
     }
 
     /// Those that have no slot, and whose pods are gone.

@@ -74,7 +74,8 @@ async fn a_mount_that_cannot_be_taken_down_stays_on_record_and_is_tried_again() 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_was_left_out_is_told_of_and_joins_when_it_can() {
     let mut ground = ground();
-    let bad = testing::volume("csi-1");
+    let mut bad = testing::volume("csi-1");
+    bad.target = ground.folder("csi-1");
     Records::open(ground.run_dir.path()).unwrap().write(&bad).unwrap();
     ground.membership = ground.membership.leaving_out(vec![(bad.clone(), "no room".into())]);
     assert_eq!(ground.told(), ["SlotRefused"]);
@@ -86,9 +87,13 @@ async fn a_member_that_was_left_out_is_told_of_and_joins_when_it_can() {
         "{:?}",
         ground.waits()
     );
+    // A slot that the pod does not see is none.
+    assert_eq!(ground.try_next(true).await, ["join", "leave"]);
+    assert!(ground.waits()[0].contains("cannot be mounted at "), "{:?}", ground.waits());
+    std::fs::create_dir_all(&bad.target).unwrap();
     assert_eq!(ground.try_next(true).await, ["join", "containers"]);
     assert_eq!((ground.waits().len(), ground.membership.next_try()), (0, None));
-    assert_eq!(served_volume(&ground).id, bad.id);
+    assert_eq!((served_volume(&ground).id.as_str(), ground.told().len()), (bad.id.as_str(), 0));
     // What the kubelet takes down is not tried again.
     ground.membership.volumes.clear();
     ground.membership = ground.membership.leaving_out(vec![(bad.clone(), "no room".into())]);
@@ -96,4 +101,44 @@ async fn a_member_that_was_left_out_is_told_of_and_joins_when_it_can() {
     ground.membership.unpublish(&unpublish).await.unwrap().unwrap();
     assert_eq!(ground.membership.next_try(), None);
     assert!(Records::open(ground.run_dir.path()).unwrap().read().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_is_another_than_is_mounted_is_mounted_anew_and_its_owner_told() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("GPU_HANDOFF_TESTS").is_none_or(|t| t != "all"), "this takes root");
+        return eprintln!("skipped: it takes root to mount");
+    }
+    let mut ground = ground();
+    let mut bad = testing::volume("csi-1");
+    bad.target = ground.run_dir.path().join("volume");
+    let folder = ground.folder("csi-1");
+    let [before, slots] = ["before", "slots"].map(|name| ground.run_dir.path().join(name));
+    std::fs::create_dir_all(&folder).unwrap();
+    mounts::mount(&folder, &bad.target).unwrap();
+    // Somebody has moved the slots away, and their folder is made again.
+    std::fs::rename(&slots, &before).unwrap();
+    std::fs::create_dir_all(&folder).unwrap();
+    assert!(!mounts::is_same(&folder, &bad.target).unwrap());
+    ground.membership = ground.membership.leaving_out(vec![(bad.clone(), "no room".into())]);
+    assert_eq!(ground.try_next(true).await, ["join"]);
+    let (is_same, told) = (mounts::is_same(&folder, &bad.target).unwrap(), ground.told());
+    mounts::unmount(&bad.target).unwrap();
+    assert!(is_same);
+    assert_eq!(told, ["SlotRefused", "SlotReplaced"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_one_volume_of_which_waits_for_its_slot_gets_no_other() {
+    let mut ground = ground();
+    ground.membership = ground.membership.leaving_out(vec![(testing::volume("csi-1"), "no room".into())]);
+    ground.hear(added(pod(&[("group", "g")]))).await;
+    let answer = ground.ask(ground.publish("csi-2")).await.unwrap();
+    assert!(
+        matches!(&answer, Err(Refusal::Invalid(why)) if why.contains("has a slot already")),
+        "{answer:?}"
+    );
+    // The kubelet asks for the one that waits.
+    ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+    assert_eq!((ground.membership.volumes.len(), ground.membership.next_try()), (1, None));
 }
