@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use gpu_handoff_protocol::SlotId;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::Volume;
 
@@ -39,7 +39,7 @@ impl Records {
         self.folder.join(format!("{slot}.json"))
     }
 
-    /// All that there are. What cannot be read is of nobody: it is said, and put aside.
+    /// All that there are. What is no record is of nobody: it is said, and put aside.
     pub(in crate::node) fn read(&self) -> io::Result<Vec<Volume>> {
         let mut volumes = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
@@ -58,10 +58,20 @@ impl Records {
         Ok(volumes)
     }
 
-    /// The volume of a record. One that cannot be read is put aside, for whoever wants to know what became of it.
+    /// The volume of a record. One that says nothing is put aside, for whoever wants to know what became of it; one that does not come
+    /// now is as good as ever at the next start.
     fn volume(&self, path: &Path) -> Option<Volume> {
-        let read = std::fs::read(path).and_then(|text| Ok(serde_json::from_slice::<Volume>(&text)?));
-        let why = match read {
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(e) => {
+                error!(
+                    path = %path.display(), error = %e,
+                    "the record of a volume does not come: its pod takes part no more until it is made anew, or the daemon started again"
+                );
+                return None;
+            }
+        };
+        let why = match serde_json::from_slice::<Volume>(&text) {
             Ok(volume) if self.file(&volume.slot) == path => return Some(volume),
             Ok(volume) => format!("it is of slot {}", volume.slot),
             Err(e) => e.to_string(),
@@ -108,6 +118,18 @@ mod tests {
         let mut names: Vec<_> = names.collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn what_does_not_come_now_is_left_for_the_next_start() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let records = Records::open(run_dir.path()).unwrap();
+        let [good, other] = ["csi-1", "csi-2"].map(volume);
+        records.write(&good).unwrap();
+        // As where the disk fails: no file can be read there.
+        std::fs::create_dir(records.file(&other.slot)).unwrap();
+        assert_eq!(records.read().unwrap(), std::slice::from_ref(&good));
+        std::fs::remove_dir(records.file(&other.slot)).expect("it is where it was");
     }
 
     #[test]
