@@ -282,11 +282,11 @@ impl Service {
         }
     }
 
-    /// Ends what was started for a broker that is gone, and forgets what that waited for.
+    /// Ends what was started for a broker that is gone, and forgets what that waited for. A survey that runs says the same to the next
+    /// one.
     pub(super) fn abandon(&mut self) {
         self.rates.begin_anew();
         self.wait_for_survey.clear();
-        self.surveying.abort_all();
         self.wait_for_proof.clear();
         self.looks.abandon();
         self.overstays.abandon();

@@ -234,3 +234,15 @@ async fn one_that_has_ended_is_noticed_though_somebody_else_has_its_line() {
     assert!(ended.unwrap().how.contains("signal: 9"));
     drop(its);
 }
+
+#[tokio::test]
+async fn a_survey_that_one_asked_for_who_is_gone_is_answered_to_the_next() {
+    let (_broker, mut service, _its) = taken_over();
+    assert!(service.take(1, &Command::Survey, &slots()).is_none());
+    service.abandon();
+    assert!(service.take(2, &Command::Survey, &slots()).is_none());
+    let replies = service.next().await;
+    // The program is this test, which is no survey; but it is that which has ended.
+    let [Reply { id: 2, outcome: Err(why), .. }] = &replies[..] else { panic!("{replies:?}") };
+    assert!(why.contains("the survey ended with"), "{why}");
+}
