@@ -5,7 +5,7 @@
 //! of that member. Of a pod it is when the kernel has it in one of the pod's containers; where there are no containers, when it is
 //! wholly the member's user's, and that is neither root nor the daemon's. What is signalled is the pidfd that was looked at.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::fmt;
 
 use gpu_handoff_policy::{Orphans, Policy};
@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, 
 use kube::api::PostParams;
 use kube::core::Status;
 use kube::{Api, Client};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -40,28 +40,21 @@ pub(super) struct Overstays {
     api_server: Option<Client>,
     /// Where those whose pods they are read of it.
     events: Events,
-    evicting: JoinSet<(SlotId, Done)>,
-    /// The slots whose pods are being evicted: one request each at a time.
-    slots: BTreeSet<SlotId>,
+    evicting: JoinSet<Result<(), String>>,
+    /// The slots whose pods those evict, one request each at a time; and the commands that wait for them, where any do.
+    asked: HashMap<task::Id, (SlotId, Option<u64>)>,
 }
 
 impl fmt::Debug for Overstays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Overstays").field("evicting", &self.slots).finish_non_exhaustive()
+        f.debug_struct("Overstays").field("evicting", &self.asked).finish_non_exhaustive()
     }
 }
 
 impl Overstays {
     pub(super) fn new(cgroup_root: Root, api_server: Option<Client>, events: Events) -> Self {
         let daemon_user = rustix::process::geteuid().as_raw();
-        Self {
-            cgroup_root,
-            daemon_user,
-            api_server,
-            events,
-            evicting: JoinSet::new(),
-            slots: BTreeSet::new(),
-        }
+        Self { cgroup_root, daemon_user, api_server, events, evicting: JoinSet::new(), asked: HashMap::new() }
     }
 
     /// Kills a process of a member.
@@ -106,11 +99,12 @@ impl Overstays {
         let Some(client) = self.api_server.clone() else {
             return refused("there is no API server to evict it by".to_owned());
         };
-        if !self.slots.insert(member.slot.clone()) {
+        if self.asked.values().any(|(slot, _)| *slot == member.slot) {
             return refused("it is being evicted".to_owned());
         }
         let (member, told) = (member.clone(), self.events.clone());
-        self.evicting.spawn(async move {
+        let slot = member.slot.clone();
+        let task = self.evicting.spawn(async move {
             let asked = timeout(limits::EVICTION_TIME, evict(client, &member)).await;
             let outcome = asked.unwrap_or_else(|_| {
                 Err(format!("the API server has not answered within {:?}", limits::EVICTION_TIME))
@@ -119,31 +113,38 @@ impl Overstays {
                 warn!(slot = %member.slot, pod = %member.pod, "evicted: it leases a buffer whose time is over, and the policy says so");
                 told.tell(events::evicted((&member).into()));
             }
-            (member.slot, (id, outcome.map(drop)))
+            outcome.map(drop)
         });
+        self.asked.insert(task.id(), (slot, Some(id)));
         None
     }
 
     /// The next eviction that was asked for and answered. Never, where there is none. Safe to cancel.
     pub(super) async fn next(&mut self) -> Done {
         loop {
-            match self.evicting.join_next().await {
-                Some(Ok((slot, done))) => {
-                    self.slots.remove(&slot);
-                    return done;
-                }
-                Some(Err(e)) if e.is_cancelled() => {}
-                Some(Err(e)) => warn!(error = %e, "an eviction broke off"),
-                None => std::future::pending().await,
+            if let Some(done) = self.next_ended().await {
+                return done;
             }
         }
     }
 
-    /// Answers nobody any more.
+    /// The next that was answered; `None`: nobody waits for that any more.
+    async fn next_ended(&mut self) -> Option<Done> {
+        let (task, outcome) = match self.evicting.join_next_with_id().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(e)) => {
+                warn!(error = %e, "an eviction broke off");
+                (e.id(), Err("it broke off".to_owned()))
+            }
+            None => std::future::pending().await,
+        };
+        let (_slot, waits) = self.asked.remove(&task)?;
+        waits.map(|id| (id, outcome))
+    }
+
+    /// Answers nobody any more. What was asked for goes on: the pod's owner is to be told what came of it.
     pub(super) fn abandon(&mut self) {
-        // With what has ended and was not told yet.
-        self.evicting = JoinSet::new();
-        self.slots.clear();
+        self.asked.values_mut().for_each(|(_, id)| *id = None);
     }
 }
 

@@ -169,3 +169,34 @@ async fn nobody_else_is_evicted() {
     let outcome = super::tests::node().evict(3, Some(&holder), &evicts);
     assert!(matches!(outcome, Some((3, Err(why))) if why.contains("no API server")));
 }
+
+#[tokio::test]
+async fn what_was_asked_for_by_a_broker_that_is_gone_is_told_to_the_pods_owner_and_answered_to_nobody() {
+    let (client, asked) = api_server(201, "");
+    let (mut node, mut told) = node_with(Some(client));
+    let (holder, evicts) = member(Orphans::Evict, true, None);
+    assert_eq!(node.evict(7, Some(&holder), &evicts), None);
+    node.abandon();
+    let again = node.evict(7, Some(&holder), &evicts);
+    assert!(matches!(again, Some((7, Err(_)))), "one at a time: {again:?}");
+    let deadline = tokio::time::Instant::now() + limits::EVICTION_TIME;
+    while !node.asked.is_empty() {
+        let answered = tokio::time::timeout_at(deadline, node.next_ended()).await.unwrap();
+        assert_eq!(answered, None);
+    }
+    assert_eq!((told(), asked.lock().unwrap().len()), (vec!["PodEvicted".to_owned()], 1));
+}
+
+#[tokio::test]
+async fn an_eviction_that_breaks_off_is_answered_and_may_be_asked_for_again() {
+    let silent =
+        tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, kube::Error>>());
+    let mut node = node_with(Some(Client::new(silent, "default"))).0;
+    let (holder, evicts) = member(Orphans::Evict, true, None);
+    for id in [1, 2] {
+        assert_eq!(node.evict(id, Some(&holder), &evicts), None);
+        node.evicting.abort_all();
+        let done = tokio::time::timeout(limits::EVICTION_TIME, node.next()).await.unwrap();
+        assert!(matches!(&done, (answered, Err(_)) if *answered == id), "{done:?}");
+    }
+}
