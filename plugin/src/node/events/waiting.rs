@@ -38,9 +38,12 @@ impl Waiting {
             self.lost += 1;
             let length = |of: &OfNamespace| of.writes.len();
             let own = self.namespaces.get(&namespace).map_or(0, length);
-            match self.namespaces.values_mut().max_by_key(|of| of.writes.len()) {
-                Some(longest) if longest.writes.len() > own => drop(longest.writes.pop_back()),
-                _ => return,
+            let longest = self.namespaces.iter_mut().max_by_key(|(_, of)| length(of));
+            let Some((longest, of)) = longest.filter(|(_, of)| length(of) > own) else { return };
+            of.writes.pop_back();
+            if of.writes.is_empty() && !of.is_under_way {
+                let longest = longest.clone();
+                self.namespaces.remove(&longest);
             }
             self.writes -= 1;
         }
@@ -166,5 +169,18 @@ mod tests {
         assert_eq!(written.len(), limits::EVENTS_WAITING);
         assert!(written[..2].contains(&"q".to_owned()), "it has its turn at once");
         assert!(written.contains(&"0".to_owned()), "the oldest are kept");
+    }
+
+    #[test]
+    fn a_namespace_of_which_nothing_waits_is_forgotten() {
+        let now = Instant::now();
+        let mut waiting = Waiting::default();
+        for i in 0..limits::EVENTS_WAITING * 2 {
+            waiting.put(write(&i.to_string(), "e"), now);
+        }
+        assert_eq!(
+            (waiting.namespaces.len(), waiting.writes),
+            (limits::EVENTS_WAITING, limits::EVENTS_WAITING)
+        );
     }
 }
