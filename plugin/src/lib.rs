@@ -10,6 +10,7 @@
 //! | what a killed daemon leaves to the next: what is alive | [`journal`] |
 //! | and what proves its facts | [`receipts`] |
 //! | who the members are | [`members`] |
+//! | closing what strangers may have put something into | `closer` |
 //! | what owners of pods are to read, on its way from the lanes to the node | [`tells`] |
 //! | how often somebody may have something done | [`allowance`] |
 //! | who polls for a moment instead of sleeping | [`awake`] |
@@ -22,6 +23,7 @@ pub mod allowance;
 pub mod app;
 pub mod awake;
 pub mod cli;
+mod closer;
 pub mod config;
 pub mod gpu;
 pub mod identity;

@@ -10,7 +10,6 @@
 //! | what node and broker say to each other | [`words`] |
 //! | the lock, the state folder | [`place`] |
 //! | the slots, their members and sockets | [`slots`] |
-//! | closing what strangers may have put something into | `closer` |
 //! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
 //! | what owners of pods can read | `events` |
 //! | the API server, where there is one | `api_server` |
@@ -49,7 +48,6 @@ mod api_server;
 mod broker;
 pub mod children;
 pub mod client;
-mod closer;
 mod devices;
 mod events;
 pub mod first;

@@ -4,6 +4,7 @@
 //! is one: one that starts late, or once more, knows all that was said before.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::Policy;
@@ -12,6 +13,7 @@ use gpu_handoff_protocol::{Code, Refusal, SlotId};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
+use crate::closer::Closer;
 use crate::lane::{Lane, Shared};
 use crate::limits;
 use crate::members::Member;
@@ -31,6 +33,8 @@ pub(super) struct Lanes {
     members: BTreeMap<SlotId, Here>,
     /// Lanes that were told to end, and have not yet.
     ending: HashMap<MemberId, Lane>,
+    /// Closes the listeners of those that are gone, with what was sent there: this thread has all the others to see to.
+    closer: Closer,
 }
 
 /// A member that there is.
@@ -60,8 +64,8 @@ impl Lanes {
         let (ends, ended) = mpsc::channel(limits::MEMBERS);
         let (daemon_user, cgroup_root) = (setup.daemon_user, setup.cgroup_root.clone());
         let ground = Ground { shared, daemon_user, cgroup_root, ends };
-        let (members, ending) = (BTreeMap::new(), HashMap::new());
-        (Self { ground, policy, last: 0, members, ending }, ended)
+        let (members, ending, closer) = (BTreeMap::new(), HashMap::new(), Closer::default());
+        (Self { ground, policy, last: 0, members, ending, closer }, ended)
     }
 
     /// How many members are served.
@@ -106,20 +110,20 @@ impl Lanes {
     /// Another policy is in force.
     fn go_by(&mut self, policy: Policy) {
         self.policy = policy;
+        let mut invited = Vec::new();
         for (slot, here) in &mut self.members {
             match self.policy.may_be_member(&here.member.party()) {
+                Ok(()) if matches!(here.state, State::Uninvited) => invited.push(slot.clone()),
                 Ok(()) => here.tell(&self.ground, &self.policy),
                 Err(refusal) => {
-                    if let State::Served(serving) = std::mem::replace(&mut here.state, State::Uninvited) {
-                        error!(%slot, %refusal, "the pod may not be in its group any more: its slot is not served");
+                    if let State::Served(serving) = here.is_uninvited(&self.ground, &refusal) {
                         self.ending.insert(serving.id, serving.end(&self.ground));
-                        here.is_not_served(&self.ground, &refusal);
                     }
                 }
             }
         }
         self.ground.shared.owner.apply(None, Input::NewPolicy(Box::new(self.policy.clone()))).log();
-        self.serve_those(|state| matches!(state, State::Uninvited));
+        invited.iter().for_each(|slot| self.serve(slot));
     }
 
     /// When it is to be [tried again](Self::try_again) to serve a member.
@@ -129,11 +133,7 @@ impl Lanes {
 
     /// Tries again to serve those that could not be served before, where it is time.
     pub(super) fn try_again(&mut self, now: Instant) {
-        self.serve_those(|state| state.again().is_some_and(|at| at <= now));
-    }
-
-    fn serve_those(&mut self, which: impl Fn(&State) -> bool) {
-        let those = self.members.iter().filter(|(_, here)| which(&here.state));
+        let those = self.members.iter().filter(|(_, here)| here.state.again().is_some_and(|at| at <= now));
         for slot in those.map(|(slot, _)| slot.clone()).collect::<Vec<_>>() {
             self.serve(&slot);
         }
@@ -143,11 +143,9 @@ impl Lanes {
     fn serve(&mut self, slot: &SlotId) {
         let lanes = self.len() + self.ending.len();
         let Some(here) = self.members.get_mut(slot) else { return };
-        let pod = &here.member.pod;
         if let Err(refusal) = self.policy.may_be_member(&here.member.party()) {
-            error!(%slot, %pod, %refusal, "the pod may not be in its group: its slot is not served");
-            here.state = State::Uninvited;
-            return here.is_not_served(&self.ground, &refusal);
+            here.is_uninvited(&self.ground, &refusal);
+            return;
         }
         if lanes >= limits::MEMBERS {
             let why = format!("there are {lanes} lanes already, of members that left before too");
@@ -174,6 +172,7 @@ impl Lanes {
             info!(%slot, pod = %here.member.pod, "the member has left");
             self.ending.insert(serving.id, serving.end(&self.ground));
         }
+        self.closer.close(Arc::new(here.listener.into_fd()));
     }
 
     /// A lane has ended. Without it a member can neither be heard nor told anything: where it was not to end, what it held
@@ -189,11 +188,15 @@ impl Lanes {
         }
     }
 
-    /// The threads, for whoever waits for all of them.
+    /// The threads, for whoever waits for all of them before the process ends.
     pub(super) fn into_threads(self) -> Vec<(MemberId, Lane)> {
-        let served = self.members.into_values().filter_map(|here| match here.state {
-            State::Served(serving) => Some((serving.id, serving.into_lane())),
-            State::Uninvited | State::Failed(_) => None,
+        let served = self.members.into_values().filter_map(|here| {
+            // The node may be gone, and this be the last of it: the end of the process closes it, and waits for nobody.
+            std::mem::forget(here.listener);
+            match here.state {
+                State::Served(serving) => Some((serving.id, serving.into_lane())),
+                State::Uninvited | State::Failed(_) => None,
+            }
         });
         served.chain(self.ending).collect()
     }
@@ -236,6 +239,14 @@ impl Here {
             .compared_with("slot", "served", why)
             .with_remedy("wait, it is tried again by itself; if it stays, the node daemon's log says more");
         self.is_not_served(ground, &refusal);
+    }
+
+    /// It may not be in its group by the policy in force. Gives how it was served until now.
+    fn is_uninvited(&mut self, ground: &Ground, refusal: &Refusal) -> State {
+        let (slot, pod) = (&self.member.slot, &self.member.pod);
+        error!(%slot, %pod, %refusal, "the pod may not be in its group: its slot is not served");
+        self.is_not_served(ground, refusal);
+        std::mem::replace(&mut self.state, State::Uninvited)
     }
 
     fn is_not_served(&mut self, ground: &Ground, refusal: &Refusal) {

@@ -18,9 +18,9 @@ use gpu_handoff_protocol::{Refusal, SlotId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
-use super::closer::Closer;
 use super::policy::packed;
 use super::words::{FromNode, Refused};
+use crate::closer::Closer;
 use crate::config::slot_socket;
 use crate::identity::cgroup::ContainerId;
 use crate::limits;

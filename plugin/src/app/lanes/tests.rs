@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::awake::Room;
+use crate::closer::testing::{LINGER, send_late};
 use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity::cgroup::{ContainerId, Root};
 use crate::journal::NodeKey;
@@ -109,6 +110,15 @@ impl Stage {
         }
     }
 
+    /// How often the owner of a slot's pod is to read that something was refused.
+    fn refusals_of(&self, slot: &str) -> u32 {
+        let of = |word: FromBroker| match word {
+            FromBroker::Tell(tell) if tell.slot == slot_id(slot) => Some(tell.times),
+            _ => None,
+        };
+        self.tells.take().into_iter().filter_map(of).sum()
+    }
+
     /// Whether the node was told that a slot is served, in order.
     fn told_of(&self, slot: &str) -> Vec<bool> {
         let of = |word: FromBroker| match word {
@@ -199,6 +209,30 @@ async fn a_guest_that_a_policy_puts_out_comes_back_by_the_next() {
 }
 
 #[tokio::test]
+async fn a_guest_that_is_not_invited_is_told_so_once_by_each_policy() {
+    let mut stage = Stage::new();
+    stage.come("guest", "a");
+    assert_eq!(stage.refusals_of("a"), 1);
+    stage.go_by(WITH_GUEST);
+    assert_eq!(stage.refusals_of("a"), 0);
+    // Put out, and not invited by the next one either.
+    for _ in 0..2 {
+        stage.go_by("version: gpu-handoff.io/v1\n");
+        assert_eq!(stage.refusals_of("a"), 1);
+    }
+    // Nor is one whose lane could not be started.
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    stage.go_by(WITH_GUEST);
+    stage.lanes.come(member("guest", "b"), SeqListener::from_own(null));
+    while stage.lanes.next_try().is_none() {
+        stage.one_ends().await;
+    }
+    assert_eq!(stage.refusals_of("b"), 1);
+    stage.go_by("version: gpu-handoff.io/v1\n");
+    assert_eq!((stage.lanes.next_try(), stage.refusals_of("b")), (None, 1));
+}
+
+#[tokio::test]
 async fn a_member_that_cannot_be_served_is_told_of_and_tried_again_and_the_others_are_served() {
     let mut stage = Stage::new();
     // Nobody can be heard there.
@@ -221,4 +255,26 @@ async fn a_member_that_cannot_be_served_is_told_of_and_tried_again_and_the_other
     stage.lanes.try_again(second);
     assert!(stage.connect("a").is_welcome().await);
     assert_eq!((stage.lanes.len(), stage.lanes.next_try(), stage.told_of("a")), (2, None, vec![true]));
+}
+
+#[tokio::test]
+async fn what_was_sent_to_a_member_that_leaves_is_closed_and_nobody_waits_for_that() {
+    let mut stage = Stage::new();
+    // One that is not served, and one whose lane broke off.
+    stage.come("guest", "a");
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    stage.lanes.come(member("n", "b"), SeqListener::from_own(null));
+    stage.one_ends().await;
+    let listener = SeqListener::bind(&stage.path("b")).unwrap();
+    stage.lanes.members.get_mut(&slot_id("b")).unwrap().listener = listener;
+    let begin = Instant::now();
+    for slot in ["a", "b"] {
+        send_late(&stage.path(slot));
+        stage.lanes.hear(News::Left(slot_id(slot)));
+    }
+    // And so with those that are there when it ends.
+    stage.come("guest", "c");
+    send_late(&stage.path("c"));
+    assert!(stage.lanes.into_threads().is_empty());
+    assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
 }

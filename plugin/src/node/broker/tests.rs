@@ -5,9 +5,10 @@ use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::super::children::told_alone;
 use super::*;
+use crate::closer::testing::{LINGER, closes_late};
 use crate::members::Member;
 use crate::node::events::{Events, Notice};
-use crate::node::testing::{self, LINGER, closes_late};
+use crate::node::testing;
 use crate::node::words::Command;
 
 fn slots() -> Slots {

@@ -81,18 +81,14 @@ fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
 fn what_was_sent_to_a_slot_that_goes_is_closed_and_nobody_waits_for_that() {
     use gpu_handoff_protocol::socket::SeqPacket;
 
-    use crate::node::testing::{LINGER, closes_late};
+    use crate::closer::testing::{LINGER, send_late};
 
     let folder = tempfile::tempdir().unwrap();
     let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
     for i in 0..3 {
         let slot = format!("p-{i}");
         let socket = join(&mut slots, member(&slot, "u")).1.unwrap().join("slot.sock");
-        // Nobody accepts it, and nobody else has it any more.
-        let connection = SeqPacket::connect(&socket).unwrap();
-        let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(closes_late())] };
-        assert!(connection.try_send(&packet).unwrap());
-        drop((connection, packet));
+        send_late(&socket);
         let begin = Instant::now();
         let (asker, answer) = oneshot::channel();
         assert!(slots.apply(Change::Leave(slot.parse().unwrap(), asker)).is_some());

@@ -1,6 +1,6 @@
 //! Closing what strangers may have put something into. A listening socket goes with the connections that nobody accepted, and with
 //! what was sent over these, descriptors too; a close of such a one takes for as long as whoever sent it likes. So it is done in
-//! threads of their own, so many at a time; what finds none stays open until another is closed.
+//! threads of their own, so many at a time; what finds none stays open until another is closed. Node and broker have one each.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use crate::limits;
 
 /// Who closes.
 #[derive(Debug, Default)]
-pub(super) struct Closer {
+pub(crate) struct Closer {
     /// Those that have not come back.
     threads: Vec<JoinHandle<()>>,
     waiting: VecDeque<Arc<OwnedFd>>,
@@ -22,7 +22,7 @@ pub(super) struct Closer {
 
 impl Closer {
     /// Has it closed, and does not wait for that. Nobody else may have it, who would be the last then.
-    pub(super) fn close(&mut self, descriptor: Arc<OwnedFd>) {
+    pub(crate) fn close(&mut self, descriptor: Arc<OwnedFd>) {
         self.waiting.push_back(descriptor);
         self.threads.retain(|thread| !thread.is_finished());
         while self.threads.len() < limits::CLOSERS {
@@ -48,3 +48,13 @@ impl Closer {
         );
     }
 }
+
+impl Drop for Closer {
+    /// What waits is left to the end of the process: the kernel lets nobody's close wait for that.
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.waiting));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;

@@ -1,0 +1,35 @@
+//! What a stranger may send.
+
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpu_handoff_protocol::codec::Outgoing;
+use gpu_handoff_protocol::socket::SeqPacket;
+
+/// How long the close of [`closes_late`] takes.
+pub(crate) const LINGER: Duration = Duration::from_secs(20);
+
+/// Leaves such a one unread where nobody accepts, and nobody else has it any more.
+pub(crate) fn send_late(to: &Path) {
+    let connection = SeqPacket::connect(to).unwrap();
+    let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(closes_late())] };
+    assert!(connection.try_send(&packet).unwrap());
+}
+
+/// A TCP socket whose close waits for somebody who does not read.
+pub(crate) fn closes_late() -> OwnedFd {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let silent = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while (&socket).write(&[0; 64 << 10]).is_ok() {}
+    socket.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
+    // It lives for as long as the test, and reads nothing.
+    std::mem::forget(silent);
+    socket.into()
+}
