@@ -278,11 +278,24 @@ impl Registry {
             let Some(waiting) = self.waits.waiting.get(&key) else { continue };
             let (for_missing, (missing, restoring)) =
                 (waiting.for_missing, self.lacks(key.0, &waiting.items));
-            if !(restoring || missing && for_missing) {
+            if restoring {
+                self.waits.waiters.waits_for_restoring(key);
+            } else if !(missing && for_missing) {
                 self.end_wait(key, Code::NotFound);
             }
         }
         self.settle_stirred_set_waits();
+    }
+
+    /// Those that wait for nothing, for the tests' checks.
+    #[cfg(test)]
+    pub(super) fn forgotten(&self) -> Vec<Key> {
+        let waits_for = |(key, waiting): &(&Key, &Waiting)| {
+            let (missing, restoring) = self.lacks(key.0, &waiting.items);
+            restoring || missing && waiting.for_missing
+        };
+        let forgotten = self.waits.waiting.iter().filter(|one| !waits_for(one)).map(|(key, _)| *key);
+        forgotten.chain(self.forgotten_set_waits()).collect()
     }
 
     pub(super) fn expire_waits(&mut self, now: Instant) {

@@ -240,10 +240,20 @@ impl Registry {
     pub(super) fn settle_stirred_set_waits(&mut self) {
         for key in self.set_waits.take_stirred() {
             let Some(Waiting { group, wanted, for_missing, .. }) = self.set_waits.get(key) else { continue };
-            if !self.must_wait(key.0, group, wanted, *for_missing) {
+            if self.must_wait(key.0, group, wanted, false) {
+                self.set_waits.waiters.waits_for_restoring(key);
+            } else if !self.must_wait(key.0, group, wanted, *for_missing) {
                 self.end_set_wait(key, Code::NotFound);
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn forgotten_set_waits(&self) -> impl Iterator<Item = (SessionId, RequestId)> {
+        let waits_for = |(session, _): (SessionId, RequestId), waiting: &Waiting| {
+            self.must_wait(session, &waiting.group, &waiting.wanted, waiting.for_missing)
+        };
+        self.set_waits.all().filter(move |(key, waiting)| !waits_for(*key, waiting)).map(|(key, _)| key)
     }
 
     pub(super) fn expire_set_waits(&mut self, now: Instant) {

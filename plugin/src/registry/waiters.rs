@@ -74,6 +74,11 @@ impl Waiters {
         self.stirred.extend(keys);
     }
 
+    /// It was looked at again, and waits for something that is being restored, which may have come after it.
+    pub(super) fn waits_for_restoring(&mut self, key: Key) {
+        self.restoring.insert(key);
+    }
+
     /// Much that was being restored never will be there.
     pub(super) fn stir_restoring(&mut self) {
         self.stirred.extend(&self.restoring);

@@ -50,6 +50,11 @@ impl Waits {
         self.waiting.get(&key)
     }
 
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (Key, &Waiting)> {
+        self.waiting.iter().map(|(key, waiting)| (*key, waiting))
+    }
+
     /// This version of a set is whole, or will not be.
     pub(in crate::registry) fn stir(&mut self, group: &GroupKey, name: &BufferName, generation: u64) {
         self.waiters.name_stirred(group, name, generation);

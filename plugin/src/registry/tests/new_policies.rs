@@ -139,7 +139,8 @@ proptest! {
         finish(&mut w, &mut seen);
         check_given(&mut w, &mut given);
         prop_assert_eq!(not_allowed(&w, &w.registry.policy), HashSet::new());
-        // Nobody is forgotten that waited for what was to be decided.
+        // Nobody is forgotten that waited for what was to be decided, nor sleeps on until its time is over.
+        check(&w);
         let sent = w.pass(Duration::from_secs(3600));
         seen.observe(&sent);
         prop_assert!(seen.unanswered.is_empty(), "{:?}", seen.unanswered);
@@ -196,6 +197,34 @@ fn a_policy_is_applied_in_pieces_and_those_that_want_what_is_not_decided_wait() 
     let BrokerBody::Acquired(items) = answer(&sent, consumer, waits) else { panic!("{sent:?}") };
     assert!(items[0].is_ok() && items[1].as_ref().unwrap_err().code() == Code::NotFound, "{items:?}");
     assert_eq!(w.registry.next_deadline(), None);
+}
+
+#[test]
+fn who_begins_to_wait_while_it_is_decided_what_stays_is_answered_when_it_is() {
+    let mut w = slowly(World::allowing_legacy());
+    let producer = w.open(0, 1);
+    for name in ["a", "b", "c"] {
+        w.publish(producer, name, Carrier::Legacy([0; 64])).unwrap();
+    }
+    change(&mut w, Policy::default());
+    // A process that comes now, and waits for what is not there: that comes, of a pod of which something may not stay.
+    let consumer = w.open(1, 2);
+    let until = Some(w.now + Duration::from_secs(9));
+    let items = vec![named("late", 0)];
+    let (one, sent) = w.ask(consumer, Ask::Acquire { items, until, device: None });
+    let (whole, more) = w.ask(consumer, Ask::AcquireSet { wanted: wanted_set("model", 0), until });
+    assert!(sent.is_empty() && more.is_empty());
+    w.publish(producer, "late", descriptor()).unwrap();
+    let item = w.vetted("part", descriptor());
+    w.publish_part(producer, part("model", 1, 0), vec![Ok(item)]).0.remove(0).unwrap();
+    assert!(w.registry.changing.next_deadline().is_some(), "it is not decided yet");
+    let mut sent = w.told.said.take().unwrap();
+    assert!(!sent.iter().any(|(to, _)| *to == consumer), "{sent:?}");
+    while w.registry.changing.next_deadline().is_some() {
+        sent.extend(w.pass(Duration::ZERO));
+    }
+    assert!(acquired(answer(&sent, consumer, one)).is_ok());
+    assert!(acquired_set(answer(&sent, consumer, whole)).is_ok());
 }
 
 #[test]

@@ -45,6 +45,9 @@ pub(super) fn check(w: &World) {
             (buffers, leases, buffers * 100)
         );
     }
+    if r.changing.next_deadline().is_none() {
+        assert_eq!(r.forgotten(), [], "who waits is answered as soon as there is nothing to wait for");
+    }
     check_lasting(r);
     check_overstays(r);
     check_groups(r);
