@@ -230,6 +230,7 @@ impl Registry {
             // A lease's receipt says less of the buffer than its own.
             buffer.info = Arc::clone(&info);
             buffer.carrier = Some(carrier);
+            buffer.appeared = self.changing.next_to_appear();
         }
         self.make_last(by.member, &info, Some(Publisher { process: by.process, own_pid }));
         if let Some(owner) = owner {
@@ -311,6 +312,7 @@ impl Registry {
             ending: None,
             leases: count,
             given: Given::default(),
+            appeared: 0,
         };
         self.buffers.insert(id, Box::new(buffer));
         self.make_last(member, info, None);

@@ -31,7 +31,9 @@ pub(super) struct Changing {
     sessions: Vec<SessionId>,
     /// The last lease of the first of them that was looked at.
     looked_at: Option<LeaseId>,
-    /// Watches whose turn has not come: by which policy each was told of the buffers of its group up to a generation.
+    /// How many buffers have come, published or restored.
+    appeared: u64,
+    /// Watches whose turn has not come: by which policy each was told of the buffers of its group, up to the last that had come.
     watches: BTreeMap<Watch, Vec<(u64, Arc<Policy>)>>,
     /// The last member whose buffers the first of them was told of by the policy in force.
     shown: Option<MemberId>,
@@ -46,6 +48,7 @@ impl Default for Changing {
             stock: Stock::default(),
             sessions: Vec::new(),
             looked_at: None,
+            appeared: 0,
             watches: BTreeMap::new(),
             shown: None,
             at_a_time: limits::POLICY_STEPS,
@@ -73,6 +76,12 @@ impl Changing {
     /// When more is to be done: at once.
     pub(super) const fn next_deadline(&self) -> Option<Instant> {
         self.since
+    }
+
+    /// The place of a buffer that comes now.
+    pub(super) const fn next_to_appear(&mut self) -> u64 {
+        self.appeared += 1;
+        self.appeared
     }
 
     /// The watch has ended; another one may have its number.
@@ -278,7 +287,7 @@ impl Registry {
         for group in mixed.into_iter().filter_map(|group| self.groups.get(group)) {
             for watch in &group.watchers {
                 let told = self.changing.watches.entry(*watch).or_default();
-                told.push((group.last_generation, Arc::clone(before)));
+                told.push((self.changing.appeared, Arc::clone(before)));
             }
         }
     }
@@ -287,7 +296,7 @@ impl Registry {
     pub(super) fn is_seen_by(&self, watch: Watch, buffer: &Buffer) -> bool {
         let told =
             self.changing.watches.get(&watch).filter(|_| !self.changing.is_shown(watch, buffer.member));
-        let by = told.into_iter().flatten().find(|(upto, _)| buffer.info.generation <= *upto);
+        let by = told.into_iter().flatten().find(|(upto, _)| buffer.appeared <= *upto);
         by.map_or_else(|| self.sees(watch.0, buffer), |(_, policy)| self.sees_by(policy, watch.0, buffer))
     }
 
@@ -346,7 +355,8 @@ impl Registry {
         let (mut events, mut looked_at) = (Vec::new(), 0);
         let of_sessions = m.sessions.iter().filter_map(|s| self.sessions.get(s)).flat_map(|s| &s.published);
         let all = of_sessions.copied().chain(m.lasting.ids());
-        for buffer in all.filter_map(|id| self.buffers.get(&id)).filter(|b| b.ending.is_none()) {
+        // Of what nobody has brought back no watch was told, nor is it now.
+        for buffer in all.filter_map(|id| self.buffers.get(&id)).filter(|b| b.carrier.is_some()) {
             looked_at += 1;
             let id = buffer.info.id;
             match (self.is_seen_by(watch, buffer), self.sees(watch.0, buffer)) {

@@ -188,16 +188,17 @@ impl Registry {
         // The receipt of a set's buffer was given with the part that brought it.
         let purpose = if info.set.is_some() { Purpose::Keep } else { Purpose::AnswerAndKeep };
         let carrier = Some(carrier);
-        let (leases, given) = (0, Given::default());
+        let (leases, given, appeared) = (0, Given::default(), self.changing.next_to_appear());
         let group = self.shared_group(member, group);
-        let appeared = Event::Appeared(Arc::clone(&info));
-        let buffer = Buffer { info, group, owner: owned_by, member, carrier, ending: None, leases, given };
+        let event = Event::Appeared(Arc::clone(&info));
+        let buffer =
+            Buffer { info, group, owner: owned_by, member, carrier, ending: None, leases, given, appeared };
         self.buffers.insert(id, Box::new(buffer));
         if owned_by.is_none() {
             // It hears of it as its owner would.
             self.give(id, owner);
         }
-        self.tell_watchers(id, &appeared);
+        self.tell_watchers(id, &event);
         self.keep(id, purpose);
     }
 

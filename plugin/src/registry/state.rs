@@ -72,6 +72,8 @@ pub(super) struct Buffer {
     /// How many there are.
     pub(super) leases: u32,
     pub(super) given: Given,
+    /// Its place among all in the order in which they were there anew, published or restored; 0: while it is awaited.
+    pub(super) appeared: u64,
 }
 
 impl Buffer {

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use gpu_handoff_policy::{GroupQuota, Orphans};
+use gpu_handoff_protocol::message::Reattached;
 use proptest::prelude::*;
 
 use super::histories::pick;
 use super::new_policies::{change, slowly};
+use super::restarts::{bare, buffer_receipt, lease_receipt, with_memory};
 use super::*;
 use crate::limits;
 
@@ -67,18 +69,67 @@ fn look(views: &mut Views, sent: &Sent) {
     }
 }
 
+/// A pod of each namespace joins.
+fn join_of_all(w: &mut World) {
+    for (member, namespace) in (0..).zip(NAMESPACES) {
+        w.tell(Input::MemberLeft(MemberId(member)));
+        let mut facts = member_facts(member, "g");
+        facts.pod.namespace = namespace.parse().unwrap();
+        w.tell(Input::MemberJoined(MemberId(member), facts));
+    }
+}
+
+/// What comes back while a policy is applied, and what a watch of a guest's was told of until it was.
+fn told_of_what_comes_back(before: u8, after: u8, lasts: bool) -> Vec<Event> {
+    let lasting = |bits| Policy { pod_lifetime_bytes: 1_000, ..exchange(bits) };
+    let mut w = World::new(lasting(63));
+    join_of_all(&mut w);
+    let (producer, third) = (w.open(0, 1), w.open(2, 3));
+    let published =
+        if lasts { w.publish_lasting(producer, "a") } else { w.publish(producer, "a", descriptor()) };
+    let id = published.unwrap().id;
+    let grant = w.acquire(third, by_id(id)).unwrap();
+    let holder = w.registry.sessions[&third].facts.process;
+    let (buffer, lease) = (buffer_receipt(&w, 0, id), lease_receipt(&w, 2, holder, &grant));
+    w.begin_anew(lasting(before), &[]);
+    join_of_all(&mut w);
+    w = slowly(w);
+    // It is known from a lease before it is back.
+    let third = w.open_as(2, 3, holder);
+    assert_eq!(w.claim(third, bare(&lease)), Ok(Reattached::Restored));
+    let guest = w.open(1, 2);
+    w.ask(guest, Ask::Watch);
+    change(&mut w, lasting(after));
+    if !lasts {
+        assert!(w.registry.changing.next_deadline().is_some(), "the watch has not had its turn");
+        w.offer(0, with_memory(&buffer)).unwrap();
+    }
+    while w.registry.changing.next_deadline().is_some() {
+        w.pass(Duration::ZERO);
+    }
+    if lasts {
+        w.offer(0, with_memory(&buffer)).unwrap();
+    }
+    let said = w.told.said.unwrap();
+    events(&said, guest).into_iter().filter(|event| *event != Event::SnapshotDone).collect()
+}
+
+#[test]
+fn a_watch_is_told_of_what_comes_back_by_the_policy_in_force_and_once() {
+    // Its policy lets the guest see it until it comes back, and then not.
+    assert_eq!(told_of_what_comes_back(0b11, 0b10, false), []);
+    // It does not, and then it does; nobody has brought it back by then.
+    let told = told_of_what_comes_back(0b10, 0b11, true);
+    assert!(matches!(&told[..], [Event::Appeared(_)]), "{told:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
     fn a_watch_is_told_of_what_comes_into_its_sight_and_goes_out_of_it_once(turns in prop::collection::vec(sight(), 1..80)) {
         let mut w = slowly(World::new(exchange(63)));
-        for (member, namespace) in (0..).zip(NAMESPACES) {
-            w.tell(Input::MemberLeft(MemberId(member)));
-            let mut facts = member_facts(member, "g");
-            facts.pod.namespace = namespace.parse().unwrap();
-            w.tell(Input::MemberJoined(MemberId(member), facts));
-        }
+        join_of_all(&mut w);
         let sessions: Vec<SessionId> = (0..3).map(|member| w.open(member, member + 1)).collect();
         let (mut views, mut published) = (Views::new(), Vec::new());
         for turn in &turns {
