@@ -4,6 +4,7 @@
 //! what waits is never more than one thing of each code for each slot, and for each slot whether it is served.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_handoff_protocol::message::{BrokerBody, BrokerMessage, Event};
@@ -23,15 +24,30 @@ pub struct Tells {
 #[derive(Debug, Default)]
 struct Waiting {
     of_pods: BTreeMap<(SlotId, Sort), (Told, u32)>,
+    /// The slot that was told of last: the next one has its turn, so that nobody waits for those that have always more to tell.
+    last: Option<SlotId>,
     /// What slots are not served for; `None`: they are.
     of_slots: BTreeMap<SlotId, Option<Refused>>,
 }
 
-/// What is counted together.
+/// What is counted together. The last one is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Sort {
     Refused(u32),
     Orphaned,
+}
+
+impl Waiting {
+    /// One thing of the next slot after the last one of which there is something.
+    fn next_of_pods(&mut self) -> Option<((SlotId, Sort), (Told, u32))> {
+        let last = self.last.take().map(|slot| (slot, Sort::Orphaned));
+        let after = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next =
+            self.of_pods.range((after, Bound::Unbounded)).next().or_else(|| self.of_pods.iter().next());
+        let next = next.map(|(next, _)| next.clone())?;
+        self.last = Some(next.0.clone());
+        self.of_pods.remove_entry(&next)
+    }
 }
 
 impl Tells {
@@ -80,7 +96,7 @@ impl Tells {
         while taken.len() < limits::TELLS_AT_A_TIME {
             if let Some((slot, with)) = waiting.of_slots.pop_first() {
                 taken.push(FromBroker::Unserved { slot, with });
-            } else if let Some(((slot, _), (what, times))) = waiting.of_pods.pop_first() {
+            } else if let Some(((slot, _), (what, times))) = waiting.next_of_pods() {
                 taken.push(FromBroker::Tell(Tell { slot, times, what }));
             } else {
                 return taken;
@@ -171,6 +187,31 @@ mod tests {
         assert_eq!(tells.take().len(), limits::TELLS_AT_A_TIME);
         tells.stirred().await;
         assert_eq!(tells.take().len(), 1);
+    }
+
+    #[test]
+    fn those_that_have_always_more_to_tell_make_nobody_wait() {
+        let tells = Tells::default();
+        let slots = ["a", "b", "c"].map(|slot| slot.parse::<SlotId>().unwrap());
+        let told = |tells: &Tells| {
+            let mut of = BTreeMap::<SlotId, usize>::new();
+            for word in tells.take() {
+                let FromBroker::Tell(tell) = word else { panic!("{word:?}") };
+                *of.entry(tell.slot).or_default() += 1;
+            }
+            slots.each_ref().map(|slot| of.get(slot).copied().unwrap_or_default())
+        };
+        let all = |slot: &SlotId| Code::ALL.iter().for_each(|code| tells.refused(slot, &Refusal::new(*code)));
+        all(&slots[0]);
+        all(&slots[1]);
+        tells.refused(&slots[2], &Refusal::new(Code::Forked));
+        tells.orphaned(&slots[2], 1);
+        assert_eq!(told(&tells)[2], 2, "all of it");
+        // Nor does who comes again: each has its turn.
+        all(&slots[0]);
+        all(&slots[1]);
+        let [a, b, c] = told(&tells);
+        assert!(a.abs_diff(b) <= 1 && a + b == limits::TELLS_AT_A_TIME && c == 0, "{a} {b} {c}");
     }
 
     #[test]
