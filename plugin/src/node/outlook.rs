@@ -35,18 +35,42 @@ pub(super) fn outlook(
         return alone(elsewhere);
     }
     let Holds::These(own) = own else { return None };
-    let mut refusal = None;
+    let mut nearest: Option<(Lacks, &PodRef, Refusal)> = None;
     for mate in mates {
         let Some(holds) = mate.holds else { continue };
         let Holds::These(held) = holds else { return None };
         if held.iter().any(|device| own.contains(device)) {
             return None;
         }
-        if let (Some(one), Some(other)) = (own.first(), held.first()) {
-            refusal = refusal.or_else(|| Some(apart(*one, *other, own, mate, topology)));
+        let pairs = own.iter().flat_map(|one| held.iter().map(|other| (*one, *other)));
+        let Some((lacks, other)) = pairs.map(|(one, other)| (lacks(one, other, topology), other)).min()
+        else {
+            continue;
+        };
+        if nearest.as_ref().is_none_or(|(least, pod, _)| (lacks, mate.pod) < (*least, *pod)) {
+            nearest = Some((lacks, mate.pod, apart(lacks, other, own, mate.pod)));
         }
     }
-    refusal
+    nearest.map(|(.., refusal)| refusal)
+}
+
+/// What keeps pods that hold no GPU together from each other's memory, the least first. Said is what lacks to the nearest of
+/// them, whoever else is there or comes: there the least is to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lacks {
+    /// The GPUs reach each other, but the containers have the device nodes of their own alone.
+    DeviceNode,
+    PeerAccess,
+    /// MIG instances reach nothing else.
+    Isolated,
+}
+
+fn lacks(one: DeviceUuid, other: DeviceUuid, topology: Option<&Topology>) -> Lacks {
+    match topology.map(|topology| topology.check(one, other)) {
+        Some(Err(refusal)) if refusal.code() == Code::MigIsolated => Lacks::Isolated,
+        Some(Err(_)) => Lacks::PeerAccess,
+        Some(Ok(())) | None => Lacks::DeviceNode,
+    }
 }
 
 fn alone(elsewhere: &Elsewhere) -> Option<Refusal> {
@@ -64,18 +88,12 @@ fn alone(elsewhere: &Elsewhere) -> Option<Refusal> {
 }
 
 /// Why two pods that hold no GPU together do not reach each other's memory: as it would be said when one acquires.
-fn apart(
-    one: DeviceUuid,
-    other: DeviceUuid,
-    own: &[DeviceUuid],
-    mate: &Mate<'_>,
-    topology: Option<&Topology>,
-) -> Refusal {
-    let wanted = format!("one that pod {} holds: {other}", mate.pod);
-    let code = match topology.map(|topology| topology.check(one, other)) {
-        Some(Err(refusal)) => refusal.code(),
-        // They reach each other, but the containers have the device nodes of their own alone.
-        Some(Ok(())) | None => Code::GpuNotReachable,
+fn apart(lacks: Lacks, other: DeviceUuid, own: &[DeviceUuid], mate: &PodRef) -> Refusal {
+    let wanted = format!("one that pod {mate} holds: {other}");
+    let code = match lacks {
+        Lacks::DeviceNode => Code::GpuNotReachable,
+        Lacks::PeerAccess => Code::NoPeerAccess,
+        Lacks::Isolated => Code::MigIsolated,
     };
     Refusal::new(code).compared_with("device", wanted, list(own)).with_remedy(ONE_GPU)
 }
@@ -116,6 +134,34 @@ mod tests {
         assert_eq!(code(&these(&[9]), &[these(&[1])]), Some(Code::MigIsolated));
         assert_eq!(code(&these(&[1]), &[these(&[2]), these(&[1])]), None, "one of them will do");
         assert_eq!(code(&these(&[1]), &[these(&[2]), these(&[3])]), Some(Code::GpuNotReachable));
+    }
+
+    #[test]
+    fn what_is_said_is_what_lacks_to_the_nearest_whoever_comes_first() {
+        let pods = ["a", "b", "c"].map(|name| -> PodRef {
+            serde_json::from_str(&format!(r#"{{"namespace":"n","name":"{name}"}}"#)).unwrap()
+        });
+        // Of GPU 1 the first is an instance's, the second without peer access, the others are peers.
+        let holds = [these(&[9]), these(&[3]), these(&[3, 2])];
+        let mut mates: Vec<_> =
+            pods.iter().zip(&holds).map(|(pod, holds)| Mate { pod, holds: Some(holds) }).collect();
+        let said = |mates: &[Mate<'_>]| {
+            let nobody = Elsewhere::Pods(Vec::new());
+            outlook(&these(&[1]), mates, &nobody, Some(&topology())).unwrap()
+        };
+        for (n, code) in [(1, Code::MigIsolated), (2, Code::NoPeerAccess), (3, Code::GpuNotReachable)] {
+            let mut some = mates[..n].to_vec();
+            let first = said(&some);
+            assert_eq!(first.code(), code);
+            some.reverse();
+            assert_eq!(said(&some), first);
+        }
+        let mut other = mates[2].clone();
+        let later: PodRef = serde_json::from_str(r#"{"namespace":"n","name":"d"}"#).unwrap();
+        let before = said(&mates);
+        other.pod = &later;
+        mates.insert(0, other);
+        assert_eq!(said(&mates), before, "of several the first by name");
     }
 
     #[test]
