@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use self::request::Invalid;
 pub use self::words::{Answer, Command, PodName, Publish, Refusal, Unpublish};
+pub use crate::limits::ANSWER_TIME;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
 use crate::serving::{self, ServeError};

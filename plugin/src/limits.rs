@@ -223,7 +223,10 @@ pub const OVERSTAYS: usize = 256;
 pub const OVERSTAYS_PAUSE: Duration = Duration::from_millis(250);
 /// Most bytes that are read of a process's list of groups.
 pub const CGROUP_BYTES: u64 = 64 << 10;
-/// Volumes that wait for their pods to be told of.
+/// How long a volume waits for its pod to be told of, before the kubelet hears why it is not: less than the kubelet's service waits for
+/// an answer.
+pub const POD_NEWS_TIME: Duration = Duration::from_secs(20);
+/// Volumes that wait for their pods to be told of; one more is answered at once.
 pub const WAITING_VOLUMES: usize = 64;
 /// Volumes whose slot cannot be made again after a restart, or whose mount cannot be taken down, that are tried again; more are left
 /// for the daemon's next start.

@@ -13,8 +13,9 @@
 //! | what the node's status tells of all this | [`seen`] |
 //! | what is found out and said of it when it starts | [`start`] |
 //! | what could not be done, and is tried again | [`undone`] |
+//! | volumes of pods that nobody has told of yet | [`unknown`] |
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpu_handoff_kubelet::csi::{Answer, Command, PodName, Publish, Refusal, Unpublish};
@@ -40,6 +41,7 @@ mod records;
 mod seen;
 mod start;
 mod undone;
+mod unknown;
 mod volume;
 
 use news::containers;
@@ -47,6 +49,7 @@ pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
 use start::{Looked, Start, now};
 use undone::Undone;
+use unknown::Waiters;
 pub(super) use volume::Volume;
 
 /// What is known of pods and their volumes. One task has it.
@@ -60,8 +63,7 @@ pub(super) struct Membership {
     volumes: BTreeMap<String, Served>,
     /// By UID.
     pods: HashMap<String, PodFacts>,
-    /// Volumes of pods that nobody has told of yet.
-    waiting: VecDeque<(Publish, oneshot::Sender<Answer>)>,
+    unknown: Waiters,
     /// What is tried again.
     undone: Vec<Undone>,
     seen: Teller,
@@ -107,7 +109,7 @@ impl Membership {
             records,
             volumes,
             pods: HashMap::new(),
-            waiting: VecDeque::new(),
+            unknown: Waiters::new(),
             undone: Vec::new(),
             seen,
             asker: None,
@@ -130,10 +132,11 @@ impl Membership {
         mut pods: gpu_handoff_kubelet::pods::Pods,
     ) {
         loop {
-            let again = self.next_look().into_iter().chain(self.next_try()).min();
+            let again = self.next_look().into_iter().chain(self.next_try()).chain(self.next_answer()).min();
             let done = tokio::select! {
                 () = sleep_until(again.unwrap_or_else(now).into()), if again.is_some() => {
                     self.look_again(now());
+                    self.answer_unknown(now());
                     self.try_again(now()).await
                 }
                 Some(command) = commands.recv() => self.take(command).await,
@@ -178,12 +181,7 @@ impl Membership {
 
     async fn publish(&mut self, publish: Publish, asker: oneshot::Sender<Answer>) -> Result<(), Stopping> {
         if !self.pods.contains_key(&publish.pod.uid) && !self.volumes.contains_key(&publish.volume) {
-            // Told of in a moment, mostly. The kubelet's patience ends before this queue is of any length.
-            self.seen.waits(&publish, &not_known(&publish));
-            self.waiting.retain(|(_, asker)| !asker.is_closed());
-            if self.waiting.len() < limits::WAITING_VOLUMES {
-                self.waiting.push_back((publish, asker));
-            }
+            self.wait_for_pod(publish, asker);
             return Ok(());
         }
         let answer = self.answer(publish).await?;
@@ -247,7 +245,7 @@ impl Membership {
     /// Whether the pod may take part, and as what.
     fn admit(&self, publish: &Publish) -> Result<Volume, Refusal> {
         let Some(pod) = self.pods.get(&publish.pod.uid) else {
-            return Err(Refusal::NotYet(not_known(publish)));
+            return Err(Refusal::NotYet(self.seen.not_known(&publish.pod)));
         };
         let (mut volume, asks) = Volume::of(publish, pod)?;
         // The kubelet asks again: another policy may let it in.
@@ -322,10 +320,6 @@ impl Membership {
     async fn say(&self, change: Change) -> Result<(), Stopping> {
         self.changes.send(change).await.map_err(|_| Stopping)
     }
-}
-
-fn not_known(publish: &Publish) -> String {
-    format!("pod {} is not known of yet", publish.pod)
 }
 
 #[cfg(test)]

@@ -86,19 +86,6 @@ impl Membership {
         }
         Ok(())
     }
-
-    async fn serve_waiting(&mut self, uid: &str) -> Result<(), Stopping> {
-        let (ours, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|(p, _)| p.pod.uid == uid);
-        self.waiting = others.into();
-        for (publish, asker) in ours {
-            if !asker.is_closed() {
-                let answer = self.answer(publish).await?;
-                let _ = asker.send(answer);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The containers that the pod's status names.

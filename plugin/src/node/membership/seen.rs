@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use gpu_handoff_kubelet::csi::{Answer, PodName, Publish};
 use gpu_handoff_kubelet::pods::{PodEvent, Source};
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::limits;
@@ -47,6 +48,26 @@ impl Seen {
     pub(in crate::node) fn waiting(&self) -> impl Iterator<Item = &Wait> {
         self.waiting.values().filter(|wait| wait.lasts())
     }
+
+    /// Why a pod is not known of. The same for as long as nothing changes: the kubelet counts events of the same text.
+    fn not_known(&self, pod: &PodName) -> String {
+        let Some(source) = self.source else {
+            return format!("pod {pod} is not known of yet: nobody was asked yet for the pods of this node");
+        };
+        let why = match &self.away {
+            Some((why, since)) => {
+                format!("is away since {}, and new pods wait until it is back: {why}", said(*since))
+            }
+            None if self.complete => "has not named it among them".to_owned(),
+            None => "has not named all of them yet".to_owned(),
+        };
+        format!("pod {pod} is not known of yet: {source}, which is asked for the pods of this node, {why}")
+    }
+}
+
+/// A time of day, to the second.
+fn said(at: SystemTime) -> String {
+    Timestamp::try_from(at).map(|at| at.strftime("%FT%TZ").to_string()).unwrap_or_default()
 }
 
 /// Tells of it.
@@ -64,7 +85,10 @@ impl Teller {
     pub(super) fn hear(&self, event: &PodEvent) {
         self.0.send_modify(|seen| match event {
             PodEvent::Source(source) => (seen.source, seen.complete) = (Some(*source), false),
-            PodEvent::Away(why) => seen.away = Some((why.clone(), SystemTime::now())),
+            PodEvent::Away(why) => {
+                let since = seen.away.as_ref().map_or_else(SystemTime::now, |(_, since)| *since);
+                seen.away = Some((why.clone(), since));
+            }
             PodEvent::Synced => (seen.complete, seen.away) = (true, None),
             PodEvent::Deleted(gone) => seen.waiting.retain(|_, wait| wait.pod.uid != gone.uid),
             PodEvent::Added(_) | PodEvent::Changed(_) => {}
@@ -81,6 +105,11 @@ impl Teller {
         self.0.send_modify(|seen| {
             (seen.source, seen.away) = (None, Some((why.to_owned(), SystemTime::now())));
         });
+    }
+
+    /// Why a pod is not known of.
+    pub(super) fn not_known(&self, pod: &PodName) -> String {
+        self.0.borrow().not_known(pod)
     }
 
     /// How the kubelet was answered that asked for a volume.
@@ -155,6 +184,10 @@ mod tests {
         assert_eq!((told.borrow().source, told.borrow().complete), (Some(Source::Kubelet), false));
         teller.hear(&PodEvent::Away("refused".into()));
         assert!(told.borrow().away.is_some() && !told.borrow().complete);
+        let since = |told: &watch::Receiver<Seen>| told.borrow().away.as_ref().map(|(_, since)| *since);
+        let first = since(&told);
+        teller.hear(&PodEvent::Away("reset".into()));
+        assert_eq!(since(&told), first, "it was away all the time");
         teller.hear(&PodEvent::Synced);
         assert!(told.borrow().away.is_none() && told.borrow().complete);
         teller.broke_off("over");

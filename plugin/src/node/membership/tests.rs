@@ -17,6 +17,7 @@ use crate::node::devices::{Elsewhere, Found, Place};
 mod looks;
 mod policy;
 mod undone;
+mod unknown;
 
 /// A membership whose changes are done as the node does them, but that nothing is mounted: a target that is the slot's own folder is
 /// there already.
