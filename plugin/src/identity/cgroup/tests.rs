@@ -80,6 +80,64 @@ fn every_known_form_names_pod_and_container() {
     }
 }
 
+/// All hierarchies of cgroup v1 as Linux names them, at one path.
+fn hierarchies(path: &str) -> String {
+    let named = [
+        "hugetlb",
+        "net_cls,net_prio",
+        "pids",
+        "cpuset",
+        "devices",
+        "memory",
+        "perf_event",
+        "cpu,cpuacct",
+        "name=systemd",
+    ];
+    named.iter().enumerate().map(|(n, name)| format!("{}:{name}:{path}\n", named.len() - n)).collect()
+}
+
+/// The forms that SPIRE's attestor is tested with (github.com/spiffe/spire, `pkg/agent/plugin/workloadattestor/k8s/testdata`:
+/// the files named here, with our digits) and has had issues about: what has not run here is held to these.
+#[test]
+fn what_others_have_recorded_is_read_as_they_read_it_or_refused() {
+    let (id, docker) = (number('a'), number('d'));
+    let found = InPod { pod: UID.parse().unwrap(), container: id.parse().unwrap() };
+    let inside = format!("/docker/{docker}");
+    let of_kind = format!("0::{inside}/kubepods/pod{OTHER}/{}\n", number('e'));
+    let (node, kind) = (Root::default(), Root::of_pod_process(&of_kind).unwrap());
+    let slices = "/kubepods.slice/kubepods-besteffort.slice";
+    let crio = hierarchies(&format!("{slices}/kubepods-besteffort-pod{FLAT}.slice/crio-{id}.scope"));
+    let in_kind = hierarchies(&format!("{inside}/kubepods/besteffort/pod{UID}/{id}"));
+    let docker_scope =
+        hierarchies(&format!("{slices}/kubepods-besteffort-pod{FLAT}.slice/docker-{id}.scope"));
+    for (file, root, text) in [
+        (
+            "systemd_crio_cgroups_pid_in_pod.txt",
+            &node,
+            format!("{crio}3:rdma:/\n0::/system.slice/crio.service\n"),
+        ),
+        (
+            "cgroups_pid_in_kind_pod.txt",
+            &kind,
+            format!("{in_kind}0::{inside}/system.slice/containerd.service\n"),
+        ),
+        ("systemd_cgroups_pid_in_pod.txt", &node, docker_scope),
+        ("cgroups_init_pid_in_pod.txt", &node, hierarchies(&format!("/kubepods/burstable/pod{UID}/{id}"))),
+    ] {
+        assert_eq!(locate(&text, root), Ok(found.clone()), "{file}: {text}");
+    }
+    let conmon = format!("{slices}/kubepods-besteffort-pod{FLAT}.slice/crio-conmon-{id}.scope");
+    for (what, text) in [
+        ("cgroups_pid_in_crio_pod.txt", format!("0::/../crio-{id}.scope")),
+        ("from inside of a cgroup namespace, #2578, #4004", format!("0::/../../pod{UID}/{id}\n")),
+        ("from inside of the container's own", "0::/\n".to_owned()),
+        ("the monitor of a container, #4088", hierarchies(&conmon)),
+        ("kind, for who does not know that it is inside", in_kind),
+    ] {
+        assert!(at(&text).is_err(), "{what}: {text}");
+    }
+}
+
 #[test]
 fn a_static_pod_has_a_uid_without_dashes() {
     let found = at(&format!("0::/kubepods/burstable/pod{STATIC}/{}\n", number('b'))).unwrap();
