@@ -6,7 +6,7 @@ use gpu_handoff_protocol::{Namespace, ServiceAccount};
 use crate::denial::{Denial, DenialCode, Reason, Reasons};
 use crate::parts;
 use crate::pod::Pod;
-use crate::settings::Settings;
+use crate::settings::{Settings, UserNamespaces};
 use crate::wishes::Wishes;
 
 /// The label by which a node says what it runs.
@@ -28,6 +28,7 @@ pub(crate) fn check(
     host(pod, &mut reasons);
     operating_system(pod, &mut reasons);
     runtime(pod, settings, &mut reasons);
+    users(pod, settings, &mut reasons);
     foreign_group(pod, wishes, namespace, policy, &mut reasons);
     for refusal in policy.denied_of(namespace, wishes.asks()) {
         reasons.add(Reason::not_granted(&refusal));
@@ -52,10 +53,15 @@ fn operating_system(pod: &Pod, reasons: &mut Reasons) {
 }
 
 fn runtime(pod: &Pod, settings: &Settings, reasons: &mut Reasons) {
-    let sandboxed = &settings.sandboxed_runtime_classes;
-    if let Some(class) = pod.spec.runtime_class_name.as_ref().filter(|class| sandboxed.contains(class)) {
-        let wanted = format!("none of {}", sandboxed.join(", "));
+    if let Some(class) = pod.spec.runtime_class_name.as_ref().filter(|class| settings.is_sandbox(class)) {
+        let wanted = format!("none of {}", settings.sandboxed_runtime_classes.join(", "));
         reasons.add(Reason::new(DenialCode::SandboxedRuntime, "spec.runtimeClassName", wanted, class));
+    }
+}
+
+fn users(pod: &Pod, settings: &Settings, reasons: &mut Reasons) {
+    if pod.has_own_users() && settings.user_namespaces == UserNamespaces::Denied {
+        reasons.add(Reason::new(DenialCode::OwnUsers, "spec.hostUsers", "true", "false"));
     }
 }
 

@@ -64,6 +64,8 @@ codes! {
     Windows = "WINDOWS", "remove the annotations of gpu-handoff.io: it hands over GPU memory between Linux containers";
     /// The pod runs in a sandbox that the node's memory handles do not reach into.
     SandboxedRuntime = "SANDBOXED_RUNTIME", "use a runtime class whose containers share the node's kernel";
+    /// The pod has a user namespace of its own, and containers with GPUs cannot be made there on this cluster.
+    OwnUsers = "OWN_USERS", "remove hostUsers: false, or ask the administrator who denied it whether the nodes can do it by now (user-namespaces)";
     /// A volume, container or label of our name is something else.
     NameTaken = "NAME_TAKEN", "rename yours: gpu-handoff needs that name";
     /// Something else is mounted where our socket belongs.

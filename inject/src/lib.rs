@@ -43,7 +43,7 @@ pub use denial::{Denial, DenialCode, Reason};
 pub use group::group_hash;
 pub use json_patch::Patch;
 pub use settings::{
-    Amounts, NodeRequirement, Operator, PullPolicy, Settings, SettingsError, SidecarResources,
+    Amounts, NodeRequirement, Operator, PullPolicy, Settings, SettingsError, SidecarResources, UserNamespaces,
 };
 pub use warnings::daemon_set_warning;
 pub use wishes::Wishes;

@@ -41,6 +41,7 @@ pub(crate) struct Owner {
 pub(crate) struct Spec {
     #[serde(rename = "hostPID", deserialize_with = "or_default")]
     pub(crate) host_pid: bool,
+    pub(crate) host_users: Option<bool>,
     pub(crate) runtime_class_name: Option<String>,
     pub(crate) service_account_name: Option<String>,
     #[serde(deserialize_with = "or_default")]
@@ -197,6 +198,11 @@ impl Pod {
             let (path, e) = (e.path().to_string(), e.into_inner().to_string());
             Denial::from(Reason::new(DenialCode::PodUnreadable, path, "what the Kubernetes API has there", e))
         })
+    }
+
+    /// Whether it has a user namespace of its own.
+    pub(crate) fn has_own_users(&self) -> bool {
+        self.spec.host_users == Some(false)
     }
 
     /// Whether a node only shows it: it runs it from a file of its own.

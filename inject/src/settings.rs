@@ -18,9 +18,13 @@ pub struct Settings {
     /// What nodes must have for pods that take part to be put there, in addition to what the pods ask for.
     #[serde(default)]
     pub node_selector: Vec<NodeRequirement>,
-    /// Runtime classes whose containers do not share the node's kernel: no handle of a GPU's memory reaches into them.
-    #[serde(default)]
+    /// Runtime classes whose containers do not share the node's kernel: no handle of a GPU's memory reaches into them. A name that
+    /// ends with `*` is all that begin like it.
+    #[serde(default = "sandboxes")]
     pub sandboxed_runtime_classes: Vec<String>,
+    /// Whether pods may have user namespaces of their own (`hostUsers: false`).
+    #[serde(default)]
+    pub user_namespaces: UserNamespaces,
     /// The sidecar's user where the pod has none of its own; `null`: the cluster gives it one, as OpenShift does.
     #[serde(default = "sidecar_user")]
     pub run_as_user: Option<u32>,
@@ -49,6 +53,18 @@ impl PullPolicy {
             Self::Never => "Never",
         }
     }
+}
+
+/// Whether pods that take part may have user namespaces of their own. What a hand-over needs works there; whether containers with GPUs can be
+/// made there at all is for the node's runtime and its GPU toolkit to say, which no pod names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UserNamespaces {
+    /// They may, and are warned.
+    #[default]
+    Allowed,
+    /// They are denied.
+    Denied,
 }
 
 /// What a label of a node must be.
@@ -116,6 +132,14 @@ const fn sidecar_user() -> Option<u32> {
     Some(64_533)
 }
 
+/// What projects that run containers with a kernel of their own call their runtime classes: Kata Containers (`kata-qemu`, `kata-clh`),
+/// gVisor (`gvisor`, `runsc`), Firecracker, urunc, Edera.
+const SANDBOXES: [&str; 6] = ["kata*", "gvisor*", "runsc*", "firecracker*", "urunc*", "edera*"];
+
+fn sandboxes() -> Vec<String> {
+    SANDBOXES.map(str::to_owned).to_vec()
+}
+
 /// What is wrong with settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -136,6 +160,9 @@ pub enum SettingsError {
         /// How long it is.
         found: usize,
     },
+    /// A `*` that is not the end of a name.
+    #[error("sandboxed-runtime-classes: wanted names, with a * at the end or none, found {0:?}")]
+    Class(String),
     /// The operator does not go with the number of values.
     #[error("node-selector: {operator:?} of {key:?} wanted {wanted}, found {found} values")]
     Values {
@@ -158,7 +185,8 @@ impl Settings {
             image: image.into(),
             image_pull_policy: PullPolicy::default(),
             node_selector: Vec::new(),
-            sandboxed_runtime_classes: Vec::new(),
+            sandboxed_runtime_classes: sandboxes(),
+            user_namespaces: UserNamespaces::default(),
             run_as_user: sidecar_user(),
             resources: SidecarResources::default(),
         }
@@ -189,7 +217,20 @@ impl Settings {
                 return Err(SettingsError::TooMany { list, found });
             }
         }
+        let is_strange =
+            |class: &&String| class.strip_suffix('*').unwrap_or(class).contains('*') || class.is_empty();
+        if let Some(class) = self.sandboxed_runtime_classes.iter().find(is_strange) {
+            return Err(SettingsError::Class(class.clone()));
+        }
         self.node_selector.iter().try_for_each(NodeRequirement::check)
+    }
+
+    /// Whether the containers of a runtime class do not share the node's kernel.
+    pub(crate) fn is_sandbox(&self, class: &str) -> bool {
+        self.sandboxed_runtime_classes.iter().any(|known| match known.strip_suffix('*') {
+            Some(begin) => class.starts_with(begin),
+            None => class == known,
+        })
     }
 }
 
@@ -243,6 +284,10 @@ mod tests {
         ] {
             let error = check(json!({"node-selector": [requirement]}));
             assert!(matches!(error, SettingsError::Values { .. }), "{error}");
+        }
+        for class in ["", "*kata", "kata-*-gpu", "kata**"] {
+            let error = check(json!({"sandboxed-runtime-classes": ["gvisor", class]}));
+            assert_eq!(error, SettingsError::Class(class.to_owned()));
         }
         let many = vec!["kata"; limits::SETTINGS_ITEMS + 1];
         assert!(matches!(check(json!({"sandboxed-runtime-classes": many})), SettingsError::TooMany { .. }));

@@ -11,6 +11,9 @@ use crate::words::Colocate;
 const ONE_NODE_FOR_A_DAEMON_SET: &str = "a DaemonSet has a pod on every node, and gpu-handoff.io/colocate: required, \
     which is the default, has a group's pods on one: all but one stay Pending; set gpu-handoff.io/colocate to none";
 
+const OWN_USERS: &str = "hostUsers: false: a hand-over works in a user namespace, but NVIDIA's GPU Operator does not support containers with GPUs \
+    there (26.3.1): if the runtime says that it cannot create the container, remove it";
+
 /// Of pods that take part and are of a DaemonSet, which the template of one does not say: one on every node, and all on one.
 #[must_use]
 pub fn daemon_set_warning(wishes: &Wishes) -> Option<&'static str> {
@@ -22,6 +25,9 @@ pub(crate) fn of_member(pod: &Pod, wishes: &Wishes) -> Vec<String> {
     let mut warnings = Vec::new();
     if pod.metadata.owner_references.iter().any(|owner| owner.kind == "DaemonSet") {
         warnings.extend(daemon_set_warning(wishes).map(str::to_owned));
+    }
+    if pod.has_own_users() {
+        warnings.push(OWN_USERS.to_owned());
     }
     if wishes.colocate == Colocate::Required {
         let hash = crate::group_hash(&wishes.group);

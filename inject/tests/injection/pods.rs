@@ -1,7 +1,7 @@
 //! What is added to pods, and to which.
 
 use crate::common::{asking, codes, injected, injected_by, injected_under, named, pod, settings};
-use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, VERSION};
+use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, UserNamespaces, VERSION};
 use gpu_handoff_policy::Policy;
 use serde_json::{Value, json};
 
@@ -257,15 +257,44 @@ fn pods_that_cannot_take_part_are_denied() {
     for (spec, code) in denied {
         assert_eq!(codes(&pod(spec.clone())), [code], "{spec}");
     }
-    let sandboxed = Settings { sandboxed_runtime_classes: vec!["kata".to_owned()], ..settings() };
-    let denial = injected_by(&pod(json!({"runtimeClassName": "kata"})), &sandboxed).unwrap_err();
-    assert_eq!(denial.reasons()[0].code(), DenialCode::SandboxedRuntime);
     for spec in [
         json!({"hostNetwork": true}),
         json!({"hostUsers": false}),
         json!({"os": {"name": "linux"}, "runtimeClassName": "nvidia"}),
     ] {
-        assert!(injected_by(&pod(spec), &sandboxed).is_ok());
+        assert!(injected_by(&pod(spec), &settings()).is_ok());
+    }
+}
+
+#[test]
+fn a_pod_of_a_sandbox_is_denied_by_its_class_which_the_administrator_may_say_otherwise() {
+    let denied = |class: &str, settings: &Settings| {
+        let outcome = injected_by(&pod(json!({"runtimeClassName": class})), settings);
+        outcome.err().map(|denial| denial.reasons()[0].code())
+    };
+    for class in
+        ["kata", "kata-qemu-nvidia-gpu", "kata-clh", "gvisor", "runsc", "runsc-kvm", "urunc", "edera"]
+    {
+        assert_eq!(denied(class, &settings()), Some(DenialCode::SandboxedRuntime), "{class}");
+    }
+    for class in ["nvidia", "runc", "crun", "my-kata", "nvidia-cdi", "youki"] {
+        assert_eq!(denied(class, &settings()), None, "{class}");
+    }
+    let own = Settings { sandboxed_runtime_classes: vec!["vm".to_owned(), "box-*".to_owned()], ..settings() };
+    let found = ["vm", "vm-2", "box-1", "box", "kata"].map(|class| denied(class, &own).is_some());
+    assert_eq!(found, [true, false, true, false, false]);
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_is_warned_or_denied_as_the_administrator_says() {
+    let own = pod(json!({"hostUsers": false}));
+    assert!(injected(&own)["metadata"]["labels"]["gpu-handoff.io/group-hash"].is_string());
+    let warnings = injected_by(&own, &settings()).unwrap().warnings;
+    assert!(matches!(&warnings[..], [one] if one.starts_with("hostUsers: false")), "{warnings:?}");
+    let denying = Settings { user_namespaces: UserNamespaces::Denied, ..settings() };
+    assert_eq!(injected_by(&own, &denying).unwrap_err().reasons()[0].code(), DenialCode::OwnUsers);
+    for spec in [json!({"hostUsers": true}), json!({})] {
+        assert_eq!(injected_by(&pod(spec), &denying).unwrap().warnings, [""; 0]);
     }
 }
 
