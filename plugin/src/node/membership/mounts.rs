@@ -63,3 +63,6 @@ pub(super) fn unmount(target: &Path) -> io::Result<()> {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests;
