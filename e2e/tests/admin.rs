@@ -74,6 +74,7 @@ impl Daemon {
         command.arg("--static-members").arg(place.join("members.json"));
         command.arg("--policy").arg(place.join("policy.yaml"));
         command.arg("--kubelet-socket").arg(place.join("no-kubelet.sock"));
+        command.arg("--slots").arg("2");
         if is_root() {
             command.arg("--admin-group").arg(GROUP.to_string());
         }
@@ -160,7 +161,7 @@ fn a_node_that_is_well_says_how_it_is() {
     assert_eq!((pods, &members[0]["service_account"]), (vec!["one", "two"], &"worker".into()));
     let (code, text, _) = daemon.said(&["status"], None);
     assert_eq!(code, Some(0));
-    for part in ["serving, process ", "2 of 1024 taken", "demo/one", "demo/g", "policy.yaml, version "] {
+    for part in ["serving, process ", "2 of 2 taken", "demo/one", "demo/g", "policy.yaml, version "] {
         assert!(text.contains(part), "{part}: {text}");
     }
     daemon.until("the driver was asked", |status| status["gpus"]["loaded"]["asked"] == true);
@@ -346,4 +347,18 @@ fn a_node_without_a_gpu_warns_of_it() {
     plugin.wait().unwrap();
     let warned = warned.unwrap();
     assert!(warned.contains("WARN") && warned.contains(&place.path().display().to_string()), "{warned}");
+}
+
+#[test]
+fn a_node_has_no_more_members_than_slots() {
+    let folder = Folder::shared().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("members.json"), MEMBERS).unwrap();
+    let mut command = Command::new(folder.binary("gpu-handoff-plugin").unwrap());
+    command.arg("node").arg("--run-dir").arg(place.path().join("run")).arg("--slots").arg("1");
+    command.arg("--static-members").arg(place.path().join("members.json"));
+    command.arg("--kubelet-socket").arg(place.path().join("no-kubelet.sock"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("all 1 slots of this node are taken"), "{said}");
 }

@@ -106,6 +106,9 @@ pub struct NodeArgs {
     /// the processors, and 0 with fewer than 8 of them.
     #[arg(long, env = "GPU_HANDOFF_AWAKE", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::AWAKE_MOST)))]
     pub awake: Option<u32>,
+    /// How many slots there are: pods that may be members at a time. One more waits for one of them to go.
+    #[arg(long, env = "GPU_HANDOFF_SLOTS", value_name = "COUNT", default_value_t = limits::MEMBERS, value_parser = slots)]
+    pub slots: usize,
     /// The group, by number, whose members may ask the node how it is (`gpu-handoff status`, `gpu-handoff doctor`) at `admin.sock` in the
     /// run directory. Default: root alone may, and the user that the node runs as.
     #[arg(long, env = "GPU_HANDOFF_ADMIN_GROUP", value_name = "GID")]
@@ -113,6 +116,12 @@ pub struct NodeArgs {
     /// Check the configuration, print it, and end.
     #[arg(long)]
     pub check_config: bool,
+}
+
+fn slots(text: &str) -> Result<usize, String> {
+    let most = limits::MEMBERS;
+    let wanted = || format!("wanted a number from 1 to {most}");
+    text.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(wanted)
 }
 
 /// A user, and a group, by number.
@@ -178,6 +187,20 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_has_a_slot_at_least_and_no_more_than_it_can_serve() {
+        let of = |arguments: &[&str]| {
+            let args = Args::try_parse_from(["plugin", "node"].iter().chain(arguments));
+            args.map(|args| if let Mode::Node(node) = args.mode { node.slots } else { 0 }).ok()
+        };
+        assert_eq!((of(&[]), of(&["--slots", "1"])), (Some(limits::MEMBERS), Some(1)));
+        let most = limits::MEMBERS.to_string();
+        assert_eq!(of(&["--slots", &most]), Some(limits::MEMBERS));
+        for strange in ["0", "-1", "1025", "many"] {
+            assert_eq!(of(&["--slots", strange]), None, "{strange}");
+        }
+    }
 
     #[test]
     fn a_user_comes_with_or_without_a_group() {

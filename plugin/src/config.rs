@@ -71,6 +71,8 @@ pub struct Config {
     pub nvidia_dev_root: PathBuf,
     /// How many connections may have the broker poll at the same time.
     pub awake: usize,
+    /// How many members there may be.
+    pub slots: usize,
     /// Descriptors that the broker may have open.
     pub descriptors: u64,
     /// The group whose members may ask at the admin socket, beside root.
@@ -138,6 +140,7 @@ impl Config {
             nvidia_dev_root: args.nvidia_dev_root,
             descriptors: descriptor_limit(),
             awake: args.awake.map_or_else(awake::affordable, |said| said as usize),
+            slots: args.slots,
             admin_group: args.admin_group,
             log_format,
         })
@@ -234,7 +237,7 @@ impl fmt::Display for Config {
         )?;
         let policy = serde_json::to_string(&self.policy).map_err(|_| fmt::Error)?;
         writeln!(f, "policy         {policy}")?;
-        write!(f, "members        {}", self.members.len())?;
+        write!(f, "members        {}, of at most {}", self.members.len(), self.slots)?;
         for m in &self.members {
             write!(f, "\n  slot {} is pod {} in group {}", m.slot, m.pod(), m.group())?;
             if let Some(user) = m.user {
@@ -271,6 +274,7 @@ mod tests {
                 broker_user: None,
                 nvidia_proc_root: "/proc".into(),
                 nvidia_dev_root: "/dev".into(),
+                slots: limits::MEMBERS,
                 awake: None,
                 admin_group: None,
                 check_config: false,

@@ -111,8 +111,9 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     let place = Place::prepare(&config).await?;
     let api_server = api_server::client(&config)?;
     let (events, writer) = Events::new(api_server.clone(), config.node_name());
+    let refused = api_server.is_some().then(|| writer.refused());
     let mut service = Service::new(&config, events.clone(), api_server.clone());
-    let (mut slots, changes) = Slots::new(&config.run_dir, config.policy.clone());
+    let (mut slots, changes) = Slots::new(&config.run_dir, config.slots, config.policy.clone());
     // They end with the node.
     let mut followers = JoinSet::new();
     followers.spawn(writer.run());
@@ -138,8 +139,10 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         serving: slots.readiness(),
         broker: service.told().seen(),
         slots: slots.seen(),
+        most_slots: config.slots,
         policy,
         kubelet: kubelet.as_ref().map(Kubelet::views),
+        events: refused,
     };
     followers.spawn(admin::serve(admin::open(&config)?, views));
     let outcome = serve_members(

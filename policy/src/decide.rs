@@ -255,8 +255,18 @@ impl Policy {
     /// Whether anybody is made to let go of a buffer whose time is over.
     #[must_use]
     pub fn ends_orphans(&self) -> bool {
+        self.all_orphans().any(|orphans| orphans != Orphans::Report)
+    }
+
+    /// Whether pods are evicted for that.
+    #[must_use]
+    pub fn evicts(&self) -> bool {
+        self.all_orphans().any(|orphans| orphans == Orphans::Evict)
+    }
+
+    fn all_orphans(&self) -> impl Iterator<Item = Orphans> {
         let of_namespaces = self.namespaces.values().filter_map(|own| own.orphans);
-        [self.orphans].into_iter().chain(of_namespaces).any(|orphans| orphans != Orphans::Report)
+        [self.orphans].into_iter().chain(of_namespaces)
     }
 
     /// What happens to pods of a namespace that still lease a buffer whose time is over.

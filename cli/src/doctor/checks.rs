@@ -6,6 +6,8 @@ mod broker;
 mod cluster;
 mod csi_driver;
 mod daemon;
+mod events;
+mod evictions;
 mod gpus;
 mod kernel;
 mod kubelet;
@@ -17,7 +19,7 @@ mod webhook;
 mod tests;
 
 /// All of them. `docs/doctor.md` has a section on each.
-pub(super) const ALL: [Check; 21] = [
+pub(super) const ALL: [Check; 24] = [
     Check { id: "daemon.answers", look: daemon::answers },
     Check { id: "daemon.folders", look: daemon::folders },
     Check { id: "broker.serves", look: broker::serves },
@@ -31,10 +33,13 @@ pub(super) const ALL: [Check; 21] = [
     Check { id: "policy.file", look: policy::file },
     Check { id: "policy.not-yet", look: policy::not_yet },
     Check { id: "kernel.identity", look: kernel::identity },
+    Check { id: "kernel.holds", look: kernel::holds },
     Check { id: "gpus.found", look: gpus::found },
     Check { id: "gpus.driver", look: gpus::driver },
     Check { id: "cluster.answers", look: cluster::answers },
     Check { id: "cluster.csi-driver", look: csi_driver::is_right },
+    Check { id: "cluster.events", look: events::are_taken },
+    Check { id: "cluster.evictions", look: evictions::are_held },
     Check { id: "webhook.configuration", look: webhook::configuration },
     Check { id: "webhook.namespaces", look: webhook::namespaces },
     Check { id: "webhook.endpoints", look: webhook::endpoints },

@@ -11,7 +11,7 @@ use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::facts::{Cluster, Looked, Objects};
+use super::facts::{Cluster, Guard, Looked, Objects};
 use crate::limits;
 
 /// Names of the manifests.
@@ -19,6 +19,9 @@ pub(super) const DRIVER: &str = "gpu-handoff.io";
 pub(super) const WEBHOOK: &str = "pods.gpu-handoff.io";
 pub(super) const SERVICE: &str = "gpu-handoff-webhook";
 pub(super) const PLUGIN: &str = "gpu-handoff-plugin";
+
+/// Those of the policies that hold evictions to their node, and of their bindings.
+pub(super) const EVICTIONS: [&str; 2] = ["gpu-handoff-evictions", "gpu-handoff-own-node"];
 
 /// The label by which an EndpointSlice names its Service.
 const OF_SERVICE: &str = "kubernetes.io/service-name";
@@ -65,14 +68,24 @@ async fn objects(client: &Client, namespace: &str) -> Objects {
             Looked::Unknown(why) => Looked::Unknown(why),
         }
     };
-    let (csi_driver, webhook, endpoints, deployment, plugin) = tokio::join!(
+    let [one, other] = EVICTIONS;
+    let (csi_driver, webhook, endpoints, deployment, plugin, one, other) = tokio::join!(
         get(Api::all(all()), DRIVER),
         get(Api::all(all()), WEBHOOK),
         endpoints,
         get(Api::namespaced(all(), namespace), SERVICE),
         get(Api::namespaced(all(), namespace), PLUGIN),
+        guard(client, one),
+        guard(client, other),
     );
-    Objects { namespace: namespace.to_owned(), csi_driver, webhook, endpoints, deployment, plugin }
+    let (namespace, evictions) = (namespace.to_owned(), [one, other]);
+    Objects { namespace, csi_driver, webhook, endpoints, deployment, plugin, evictions }
+}
+
+async fn guard(client: &Client, name: &'static str) -> Guard {
+    let (policy, binding) =
+        tokio::join!(get(Api::all(client.clone()), name), get(Api::all(client.clone()), name));
+    Guard { name, policy, binding }
 }
 
 async fn get<K>(api: Api<K>, name: &str) -> Looked<K>

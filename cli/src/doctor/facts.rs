@@ -4,7 +4,9 @@ use std::error::Error;
 
 use gpu_handoff_admin::client::ClientError;
 use gpu_handoff_admin::proto::{Kubelet, StatusResponse};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::storage::v1::CSIDriver;
@@ -50,6 +52,16 @@ pub(super) struct Objects {
     pub(super) endpoints: Looked<Vec<EndpointSlice>>,
     pub(super) deployment: Looked<Deployment>,
     pub(super) plugin: Looked<DaemonSet>,
+    /// What holds the daemon's evictions to its own node.
+    pub(super) evictions: [Guard; 2],
+}
+
+/// An admission policy, and what puts it in force.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    pub(super) name: &'static str,
+    pub(super) policy: Looked<ValidatingAdmissionPolicy>,
+    pub(super) binding: Looked<ValidatingAdmissionPolicyBinding>,
 }
 
 /// What came of asking for an object.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tracing::error;
 
 use self::broker::Broker;
+use super::events::Refused;
 use super::kubelet;
 use super::policy::Seen as Policy;
 use super::slots::Seen as Slot;
@@ -36,8 +37,12 @@ pub(super) struct Views {
     pub(super) serving: watch::Receiver<bool>,
     pub(super) broker: watch::Receiver<Broker>,
     pub(super) slots: watch::Receiver<BTreeMap<SlotId, Slot>>,
+    /// How many there may be.
+    pub(super) most_slots: usize,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) kubelet: Option<kubelet::Views>,
+    /// What became of events; `None`: there is no API server.
+    pub(super) events: Option<watch::Receiver<Option<Refused>>>,
 }
 
 impl Views {
@@ -48,10 +53,11 @@ impl Views {
             daemon: Some(self.daemon.clone()),
             broker: Some(words::broker(&self.broker.borrow(), serving)),
             kubelet: self.kubelet.as_ref().map(words::kubelet),
-            slots: Some(words::slots(&self.slots.borrow(), SystemTime::now())),
+            slots: Some(words::slots(&self.slots.borrow(), self.most_slots, SystemTime::now())),
             policy: Some(words::policy(&self.policy.borrow())),
             gpus: Some(Gpus { loaded: Some(self.driver.borrow().clone()), ..self.gpus.clone() }),
             kernel: Some(self.kernel.clone()),
+            events: self.events.as_ref().map(|events| words::events(events.borrow().as_ref())),
         }
     }
 }

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{self, sleep_until};
 use tracing::{info, warn};
@@ -46,8 +46,15 @@ impl Events {
         let without_room = Arc::new(AtomicU64::new(0));
         let events = Self { queue, without_room: Arc::clone(&without_room) };
         let api = client.map(|client| Arc::new(Api::new(client, node)));
-        let writer =
-            Writer { notices, without_room, api, desk: Desk::new(now()), waiting: Waiting::default() };
+        let refused = watch::Sender::new(None);
+        let writer = Writer {
+            notices,
+            without_room,
+            api,
+            desk: Desk::new(now()),
+            waiting: Waiting::default(),
+            refused,
+        };
         (events, writer)
     }
 
@@ -75,9 +82,23 @@ pub(super) struct Writer {
     desk: Desk,
     /// What the API server is to be told.
     waiting: Waiting,
+    /// Why it does not take what it is told.
+    refused: watch::Sender<Option<Refused>>,
+}
+
+/// The API server takes no events: it has refused the last one.
+#[derive(Debug, Clone)]
+pub(super) struct Refused {
+    pub(super) why: String,
+    pub(super) since: SystemTime,
 }
 
 impl Writer {
+    /// Whether the API server takes events, for whoever asks how the node is.
+    pub(super) fn refused(&self) -> watch::Receiver<Option<Refused>> {
+        self.refused.subscribe()
+    }
+
     /// Serves the queue until nobody is left to fill it.
     pub(super) async fn run(mut self) {
         let mut writing = JoinSet::new();
@@ -133,10 +154,14 @@ impl Writer {
     fn written(&mut self, write: Write, outcome: Result<(), Failure>) {
         let namespace = &write.about().namespace;
         match outcome {
-            Ok(()) => {}
+            Ok(()) => drop(self.refused.send_if_modified(|refused| refused.take().is_some())),
             Err(Failure::Gone) => self.desk.forget(write.name()),
             Err(Failure::Refused(why)) => {
                 warn!(pod = %write.about(), why, "the API server does not take an event: it is in this log alone");
+                self.refused.send_modify(|refused| {
+                    let since = refused.as_ref().map_or_else(SystemTime::now, |refused| refused.since);
+                    *refused = Some(Refused { why, since });
+                });
             }
             Err(Failure::Away(why)) => {
                 let namespace = namespace.clone();

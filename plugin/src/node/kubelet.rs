@@ -71,7 +71,7 @@ impl Kubelet {
             kubelet_root: config.root.clone(),
             node: config.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            max_volumes: u32::try_from(limits::MEMBERS).unwrap_or(u32::MAX),
+            max_volumes: u32::try_from(slots.limit()).unwrap_or(u32::MAX),
             ready: slots.readiness(),
         };
         let served = csi::serve(services, commands, until(stopped.clone()));
@@ -186,7 +186,8 @@ mod tests {
         let records = Records::open(&config.run_dir).unwrap();
         records.write(&volume("csi-1")).unwrap();
         std::fs::write(config.run_dir.join("slots"), "in the way").unwrap();
-        let (mut slots, changes) = Slots::new(&config.run_dir, gpu_handoff_policy::Policy::default());
+        let (mut slots, changes) =
+            Slots::new(&config.run_dir, limits::MEMBERS, gpu_handoff_policy::Policy::default());
         let (events, _told) = Events::for_test();
         let mut service = Service::new(&testing::config(), events.clone(), None);
         let kubelet = Kubelet::begin(&config, None, events, changes, &mut slots, &mut service).await;
@@ -205,7 +206,7 @@ mod tests {
         let [one, bad, other] = ["csi-1", "csi-2", "csi-3"].map(volume);
         std::fs::create_dir(run_dir.path().join("slots")).unwrap();
         std::fs::write(run_dir.path().join("slots").join(bad.slot().as_str()), "in the way").unwrap();
-        let (mut slots, _changes) = Slots::new(run_dir.path(), gpu_handoff_policy::Policy::default());
+        let (mut slots, _changes) = Slots::new(run_dir.path(), 3, gpu_handoff_policy::Policy::default());
         let (joined, left_out) = join(vec![one.clone(), bad.clone(), other.clone()], &mut slots);
         assert_eq!(joined, [one, other]);
         let [(volume, why)] = &left_out[..] else { panic!("{left_out:?}") };

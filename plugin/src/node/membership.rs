@@ -30,7 +30,6 @@ use tracing::{info, warn};
 use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
 use super::slots::{Change, JoinError};
-use crate::limits;
 use crate::members::Member;
 use crate::registry::Topology;
 
@@ -214,7 +213,7 @@ impl Membership {
         };
         match self.join(volume.member()).await? {
             Ok(()) => {}
-            Err(e @ JoinError::NoSlot) => return Ok(Err(Refusal::NoSlot(e.to_string()))),
+            Err(e @ JoinError::NoSlot { .. }) => return Ok(Err(Refusal::NoSlot(e.to_string()))),
             Err(e) => return Ok(Err(Refusal::Internal(format!("{:#}", anyhow::Error::new(e))))),
         }
         drop(self.is_seen_to(&volume.id));

@@ -49,8 +49,13 @@ pub enum Change {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// There is no slot left.
-    #[error("all {} slots of this node are taken", limits::MEMBERS)]
-    NoSlot,
+    #[error(
+        "all {limit} slots of this node are taken: one is free when a pod that takes part has gone from it (--slots)"
+    )]
+    NoSlot {
+        /// How many there are.
+        limit: usize,
+    },
     /// Another member has it.
     #[error("slot {slot} is pod {pod}'s, of UID {uid}")]
     Taken {
@@ -75,6 +80,8 @@ pub enum JoinError {
 #[derive(Debug)]
 pub(super) struct Slots {
     run_dir: PathBuf,
+    /// How many there may be.
+    limit: usize,
     slots: BTreeMap<SlotId, Slot>,
     changes: mpsc::Receiver<Change>,
     /// Whether a broker serves them at present.
@@ -117,13 +124,14 @@ impl Drop for Slot {
 pub(super) type Word = (FromNode, Vec<Arc<OwnedFd>>);
 
 impl Slots {
-    /// None yet. Members that come and go, and other policies, are told of through what comes along.
-    pub(super) fn new(run_dir: &Path, policy: Policy) -> (Self, mpsc::Sender<Change>) {
+    /// None yet, and never more than so many. Members that come and go, and other policies, are told of through what comes along.
+    pub(super) fn new(run_dir: &Path, limit: usize, policy: Policy) -> (Self, mpsc::Sender<Change>) {
         let policy = watch::Sender::new(Arc::new(policy));
         let (changes, told) = mpsc::channel(limits::NODE_NEWS);
         (
             Self {
                 run_dir: run_dir.to_path_buf(),
+                limit,
                 slots: BTreeMap::new(),
                 changes: told,
                 serving: watch::Sender::new(false),
@@ -140,6 +148,11 @@ impl Slots {
         let member = |slot: &Slot| (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
         let ending = |slot: &Slot| slot.ending.map(|until| ending(&slot.member.slot, until, now));
         (self.slots.values().map(member).collect(), self.slots.values().filter_map(ending).collect())
+    }
+
+    /// How many there may be.
+    pub(super) const fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Whether a broker serves the slots, whenever that changes.
@@ -266,8 +279,8 @@ impl Slots {
             let (pod, uid) = (there.member.pod.to_string(), there.member.uid.to_string());
             return Err(JoinError::Taken { slot: name, pod, uid });
         }
-        if self.slots.len() >= limits::MEMBERS {
-            return Err(JoinError::NoSlot);
+        if self.slots.len() >= self.limit {
+            return Err(JoinError::NoSlot { limit: self.limit });
         }
         let slot =
             make(&self.run_dir, member).map_err(|source| JoinError::Make { slot: name.clone(), source })?;

@@ -9,6 +9,7 @@ use crate::identity::cgroup::Root;
 /// A node without anything.
 pub(super) fn config() -> Config {
     Config {
+        slots: crate::limits::MEMBERS,
         awake: 0,
         run_dir: "/nowhere".into(),
         policy: serde_json::from_str("{}").unwrap(),

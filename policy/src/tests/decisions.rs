@@ -159,6 +159,7 @@ fn namespaces_and_groups_say_only_what_is_otherwise() {
     assert_eq!(quota("ml web/big"), (20, 10, 100));
     let (ml, web) = (Pod::new("ml g").namespace, Pod::new("web g").namespace);
     assert_eq!((policy.orphans_of(&ml), policy.orphans_of(&web)), (Orphans::Evict, Orphans::Report));
+    assert!(policy.evicts() && !Policy::default().evicts());
     let seconds = |namespace| policy.retire_deadline_of(namespace);
     assert_eq!((seconds(&ml), seconds(&web)), (Duration::from_secs(1), Duration::from_secs(5)));
 }

@@ -2,17 +2,18 @@ use std::collections::BTreeSet;
 
 use gpu_handoff_admin::proto::kubelet::Registration;
 use gpu_handoff_admin::proto::{
-    Broker, Daemon, Devices, Driver, Folder, Gpu, Gpus, Kernel, Kubelet, Member, Pods, Policy, Slots,
+    Broker, Daemon, Devices, Driver, Events, Folder, Gpu, Gpus, Kernel, Kubelet, Member, Pods, Policy, Slots,
     StatusResponse, Waiting,
 };
-use gpu_handoff_admin::proto::{pods, policy};
+use gpu_handoff_admin::proto::{kernel, pods, policy};
 use gpu_handoff_protocol::{Code, Refusal};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::ALL;
-use crate::doctor::facts::{Cluster, Facts, Heard, Looked, Objects};
+use crate::doctor::cluster::EVICTIONS;
+use crate::doctor::facts::{Cluster, Facts, Guard, Heard, Looked, Objects};
 use crate::doctor::report::Findings;
 use crate::doctor::{Check, Seen, Verdict};
 
@@ -48,14 +49,25 @@ fn status() -> StatusResponse {
             ..Kubelet::default()
         }),
         slots: Some(Slots { limit: 100, members: vec![Member::default(); 2] }),
-        policy: Some(Policy { version: "abcd".into(), since_ms: LONG_AGO, ..Policy::default() }),
+        policy: Some(Policy {
+            version: "abcd".into(),
+            since_ms: LONG_AGO,
+            evicts: true,
+            ..Policy::default()
+        }),
         gpus: Some(Gpus {
             driver: "NVRM 580".into(),
             proc_root: "/proc".into(),
             gpus: vec![Gpu { uuid: "GPU-1".into(), minor: 0 }],
             loaded: Some(Driver { asked: true, failure: None }),
         }),
-        kernel: Some(Kernel { release: "6.18".into(), peer_pidfd: true, process_number: true }),
+        kernel: Some(Kernel {
+            release: "6.18".into(),
+            peer_pidfd: true,
+            process_number: true,
+            held: kernel::Held::Fully.into(),
+        }),
+        events: Some(Events::default()),
     }
 }
 
@@ -100,6 +112,11 @@ fn objects() -> Objects {
         endpoints: Looked::Found(vec![object(slice(&[Some(true)])), object(slice(&[None, Some(false)]))]),
         deployment: Looked::Found(object(of_webhook("Deployment", "gpu-handoff-webhook"))),
         plugin: Looked::Found(object(of_plugin("DaemonSet", "gpu-handoff-plugin"))),
+        evictions: EVICTIONS.map(|name| Guard {
+            name,
+            policy: Looked::Found(object(of_plugin("ValidatingAdmissionPolicy", name))),
+            binding: Looked::Found(object(of_plugin("ValidatingAdmissionPolicyBinding", name))),
+        }),
     }
 }
 
@@ -168,10 +185,17 @@ fn what_cannot_be_asked_is_never_well() {
         endpoints: Looked::Unknown(unknown("no right")),
         deployment: Looked::Unknown(unknown("no right")),
         plugin: Looked::Unknown(unknown("no right")),
+        evictions: EVICTIONS.map(|name| Guard {
+            name,
+            policy: Looked::Unknown(unknown("no right")),
+            binding: Looked::Absent,
+        }),
         ..objects()
     };
     let facts = Facts { cluster: Cluster::Objects(Box::new(objects)), ..well() };
-    let of_objects = |check: &&Check| check.id == "cluster.csi-driver" || check.id.starts_with("webhook.");
+    let of_objects = |check: &&Check| {
+        ["cluster.csi-driver", "cluster.evictions"].contains(&check.id) || check.id.starts_with("webhook.")
+    };
     for check in ALL.iter().filter(of_objects) {
         says(&look(check.id, &facts).unwrap(), Verdict::CouldNotCheck, "no right");
     }
@@ -180,13 +204,13 @@ fn what_cannot_be_asked_is_never_well() {
 
 #[test]
 fn without_a_kubelet_what_is_of_kubernetes_has_no_bearing() {
-    let status = StatusResponse { kubelet: None, ..status() };
+    let status = StatusResponse { kubelet: None, events: None, ..status() };
     let facts = Facts { daemon: Heard::Answer(Box::new(status)), cluster: Cluster::NoBearing, now: NOW };
     let silent: Vec<&str> = ALL.iter().filter(|c| (c.look)(&facts).is_none()).map(|c| c.id).collect();
     let of_kubernetes =
         |id: &&&str| ["kubelet.", "cluster.", "webhook."].iter().any(|part| id.starts_with(part));
     assert_eq!(silent.iter().filter(of_kubernetes).count(), silent.len());
-    assert_eq!(silent.len(), 10);
+    assert_eq!(silent.len(), 12);
     assert_eq!(Findings::of(&facts).exit_code(), 0);
 }
 
@@ -323,7 +347,21 @@ fn a_policy_that_is_refused_or_grants_too_early() {
 }
 
 #[test]
+fn events_that_the_api_server_does_not_take() {
+    let refused = |s: &mut StatusResponse| {
+        let refusal = Some("User \"x\" cannot create resource \"events\"".to_owned());
+        s.events = Some(Events { refusal, refusal_since_ms: NOW - 5_000 });
+    };
+    says(&of_status("cluster.events", refused), Verdict::Problem, "takes none for 5 s");
+}
+
+#[test]
 fn the_kernel_and_the_gpus() {
+    let held =
+        |held: kernel::Held| of_status("kernel.holds", |s| s.kernel.as_mut().unwrap().held = held.into());
+    says(&held(kernel::Held::Partly), Verdict::Note, "but not from truncating");
+    says(&held(kernel::Held::Not), Verdict::Note, "no Landlock");
+    says(&held(kernel::Held::Unknown), Verdict::CouldNotCheck, "does not say");
     let old = |s: &mut StatusResponse| s.kernel.as_mut().unwrap().peer_pidfd = false;
     says(&of_status("kernel.identity", old), Verdict::Note, "by its number");
     let none = |members: usize| {

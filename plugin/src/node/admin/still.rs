@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-use gpu_handoff_admin::proto::{Daemon, Folder, Gpus, Kernel};
+use gpu_handoff_admin::proto::{Daemon, Folder, Gpus, Kernel, kernel};
+use gpu_handoff_sys::filter::Held;
 use gpu_handoff_sys::{peer, pidfs};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use tracing::warn;
@@ -70,5 +71,14 @@ pub(in crate::node) fn kernel() -> Kernel {
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
         peer_pidfd: peer::kernel_gives_pidfds().unwrap_or(false),
         process_number: number.is_some(),
+        held: held(Held::could_be()).into(),
+    }
+}
+
+const fn held(held: Held) -> kernel::Held {
+    match held {
+        Held::Fully => kernel::Held::Fully,
+        Held::Partly => kernel::Held::Partly,
+        Held::Not => kernel::Held::Not,
     }
 }

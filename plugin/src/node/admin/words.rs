@@ -11,8 +11,8 @@ use gpu_handoff_kubelet::registration::State;
 use gpu_handoff_protocol::SlotId;
 
 use super::broker::Broker;
-use crate::limits;
 use crate::node::devices::answers::Answers;
+use crate::node::events::Refused;
 use crate::node::membership::Seen as Membership;
 use crate::node::policy::{Origin, Seen as Policy};
 use crate::node::slots::Seen as Slot;
@@ -35,7 +35,7 @@ pub(super) fn broker(broker: &Broker, serving: bool) -> proto::Broker {
     }
 }
 
-pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, now: SystemTime) -> proto::Slots {
+pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, most: usize, now: SystemTime) -> proto::Slots {
     let at = Instant::now();
     let member = |(slot, seen): (&SlotId, &Slot)| {
         let Slot { member, ending, unserved } = seen;
@@ -52,7 +52,7 @@ pub(super) fn slots(slots: &BTreeMap<SlotId, Slot>, now: SystemTime) -> proto::S
             unserved_code: unserved.as_ref().map(|refusal| refusal.code().as_str().to_owned()),
         }
     };
-    let limit = u32::try_from(limits::MEMBERS).unwrap_or(u32::MAX);
+    let limit = u32::try_from(most).unwrap_or(u32::MAX);
     proto::Slots { limit, members: slots.iter().map(member).collect() }
 }
 
@@ -77,6 +77,14 @@ pub(super) fn policy(policy: &Policy) -> proto::Policy {
         refusal_since_ms: refusal.map_or(0, |(_, since)| ms(*since)),
         not_yet: policy.not_yet.clone(),
         rules: u32::try_from(policy.rules).unwrap_or(u32::MAX),
+        evicts: policy.evicts,
+    }
+}
+
+pub(super) fn events(refused: Option<&Refused>) -> proto::Events {
+    proto::Events {
+        refusal: refused.map(|refused| refused.why.clone()),
+        refusal_since_ms: refused.map_or(0, |refused| ms(refused.since)),
     }
 }
 

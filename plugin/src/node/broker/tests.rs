@@ -12,7 +12,7 @@ use crate::node::testing;
 use crate::node::words::Command;
 
 fn slots() -> Slots {
-    Slots::new("/nowhere".as_ref(), gpu_handoff_policy::Policy::default()).0
+    Slots::new("/nowhere".as_ref(), limits::MEMBERS, gpu_handoff_policy::Policy::default()).0
 }
 
 /// A broker's ends of its line.
@@ -124,7 +124,7 @@ async fn one_that_asks_without_end_and_reads_nothing_is_ended() {
 async fn what_it_has_owners_told_is_of_pods_that_there_are_and_never_makes_the_node_wait() {
     let (mut broker, mut service, its, mut told) = taken_over_and_heard();
     let folder = tempfile::tempdir().unwrap();
-    let mut slots = Slots::new(folder.path(), gpu_handoff_policy::Policy::default()).0;
+    let mut slots = Slots::new(folder.path(), limits::MEMBERS, gpu_handoff_policy::Policy::default()).0;
     let member =
         r#"{"slot":"p-1","pod":{"namespace":"n","name":"p"},"uid":"u","group":{"namespace":"n","name":"g"}}"#;
     slots.join(serde_json::from_str::<Member>(member).unwrap()).unwrap();
@@ -200,7 +200,7 @@ async fn what_costs_something_is_done_so_often_and_no_more() {
 async fn a_process_that_is_not_the_pods_takes_none_of_its_room() {
     let (_broker, mut service, _its) = taken_over();
     let folder = tempfile::tempdir().unwrap();
-    let mut slots = Slots::new(folder.path(), gpu_handoff_policy::Policy::default()).0;
+    let mut slots = Slots::new(folder.path(), limits::MEMBERS, gpu_handoff_policy::Policy::default()).0;
     let uid = "2c48913c-b29f-11e7-9350-020968147796";
     for (slot, containers) in [("pod", "[]"), ("none", "null")] {
         let member = format!(

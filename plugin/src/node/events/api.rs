@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::Status;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -21,7 +22,7 @@ const ACTION: &str = "Serve";
 pub(super) enum Failure {
     /// Nobody answers.
     Away(String),
-    /// It is not there any more.
+    /// It is not there any more, or its namespace is about to go.
     Gone,
     /// It is not taken, however often it is tried.
     Refused(String),
@@ -119,11 +120,17 @@ fn failure(error: kube::Error) -> Result<(), Failure> {
     match error {
         // A repetition of a request whose answer was lost.
         kube::Error::Api(status) if status.code == 409 => Ok(()),
-        kube::Error::Api(status) if status.code == 404 => Err(Failure::Gone),
+        kube::Error::Api(status) if status.code == 404 || is_ending(&status) => Err(Failure::Gone),
         kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
             Err(Failure::Away(status.message))
         }
         kube::Error::Api(status) => Err(Failure::Refused(status.message)),
         other => Err(Failure::Away(other.to_string())),
     }
+}
+
+/// Whether nothing is made in the namespace any more, which the API server answers with 403 as well.
+fn is_ending(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
 }

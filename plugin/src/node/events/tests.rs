@@ -20,6 +20,9 @@ struct Server {
     otherwise: Arc<Mutex<Option<(&'static str, u16)>>>,
 }
 
+/// Stands for the 403 of a namespace that is about to go.
+const ENDING: u16 = 1403;
+
 fn server() -> (Client, Server, mpsc::UnboundedReceiver<(String, Value)>) {
     let (asked, told) = mpsc::unbounded_channel();
     let server = Server { asked, status: Arc::new(Mutex::new(201)), otherwise: Arc::default() };
@@ -42,10 +45,13 @@ impl Server {
             Some((namespace, status)) if what.contains(&format!("/{namespace}/")) => status,
             _ => *self.status.lock().unwrap(),
         };
+        let (status, ends) = if status == ENDING { (403, true) } else { (status, false) };
+        let causes =
+            if ends { json!([{ "reason": "NamespaceTerminating", "message": "m" }]) } else { json!([]) };
         let answer = if status < 300 {
             json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e" }, "eventTime": null })
         } else {
-            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "so", "reason": "R", "code": status })
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "so", "reason": "R", "code": status, "details": { "causes": causes } })
         };
         Response::builder().status(status).body(Body::from(answer.to_string().into_bytes())).unwrap()
     }
@@ -150,4 +156,36 @@ async fn without_an_api_server_there_are_lines_of_the_log_alone() {
     }
     drop(events);
     writer.run().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_takes_no_events_is_told_of_until_it_takes_one() {
+    let (client, server, mut asked) = server();
+    let (events, writer) = Events::new(Some(client), "node-1");
+    let mut refused = writer.refused();
+    let writing = tokio::spawn(writer.run());
+    assert!(refused.borrow().is_none());
+    *server.status.lock().unwrap() = 403;
+    events.tell(notice("one"));
+    refused.changed().await.unwrap();
+    let first = refused.borrow_and_update().clone().unwrap();
+    assert_eq!(first.why, "so");
+    events.tell(notice("two"));
+    refused.changed().await.unwrap();
+    assert_eq!(refused.borrow_and_update().as_ref().map(|refused| refused.since), Some(first.since));
+    *server.status.lock().unwrap() = 201;
+    events.tell(notice("three"));
+    refused.changed().await.unwrap();
+    assert!(refused.borrow_and_update().is_none());
+    while asked.try_recv().is_ok() {}
+    // Nobody can write into a namespace that goes: that is no fault.
+    *server.status.lock().unwrap() = ENDING;
+    events.tell(notice("four"));
+    asked.recv().await.unwrap();
+    *server.status.lock().unwrap() = 201;
+    events.tell(notice("five"));
+    asked.recv().await.unwrap();
+    drop(events);
+    writing.await.unwrap();
+    assert!(!refused.has_changed().unwrap_or_default());
 }

@@ -11,6 +11,7 @@ use super::start::Looked;
 use super::testing::{UID, pod};
 use super::*;
 use crate::identity::cgroup::ContainerId;
+use crate::limits;
 use crate::members::Holds;
 use crate::node::devices::{Elsewhere, Found, Place};
 

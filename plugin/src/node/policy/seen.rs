@@ -34,6 +34,8 @@ pub(in crate::node) struct Seen {
     /// What it grants and this version does not do.
     pub(in crate::node) not_yet: Vec<String>,
     pub(in crate::node) rules: usize,
+    /// It has pods evicted.
+    pub(in crate::node) evicts: bool,
 }
 
 /// Tells of it.
@@ -48,9 +50,9 @@ impl Teller {
         policy: &Policy,
     ) -> (Self, watch::Receiver<Seen>) {
         let (since, refusal) = (SystemTime::now(), None);
-        let (not_yet, rules) = (policy.not_yet(), policy.exchange.len());
+        let (not_yet, rules, evicts) = (policy.not_yet(), policy.exchange.len(), policy.evicts());
         let (sender, receiver) =
-            watch::channel(Seen { origin, version, since, refused: 0, refusal, not_yet, rules });
+            watch::channel(Seen { origin, version, since, refused: 0, refusal, not_yet, rules, evicts });
         (Self(sender), receiver)
     }
 
@@ -58,7 +60,8 @@ impl Teller {
     pub(super) fn taken(&self, version: &str, policy: &Policy) {
         self.0.send_modify(|seen| {
             (seen.version, seen.since, seen.refusal) = (version.to_owned(), SystemTime::now(), None);
-            (seen.not_yet, seen.rules) = (policy.not_yet(), policy.exchange.len());
+            (seen.not_yet, seen.rules, seen.evicts) =
+                (policy.not_yet(), policy.exchange.len(), policy.evicts());
         });
     }
 
@@ -87,7 +90,10 @@ mod tests {
         teller.refused("line 4", 2);
         assert_eq!(told.borrow().refusal.as_ref().map(|(why, _)| why.as_str()), Some("line 4"));
         assert_eq!(told.borrow().version, version_of(b"one"));
-        teller.taken(&version_of(b"two"), &policy);
+        let evicting = Policy::read("version: gpu-handoff.io/v1\norphans: evict\n").unwrap();
+        assert!(!told.borrow().evicts);
+        teller.taken(&version_of(b"two"), &evicting);
+        assert!(told.borrow().evicts);
         let seen = told.borrow();
         assert_eq!((seen.refused, &seen.refusal), (2, &None));
         assert_eq!((seen.version.len(), seen.version == version_of(b"two")), (16, true));

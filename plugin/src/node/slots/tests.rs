@@ -16,7 +16,7 @@ fn join(slots: &mut Slots, member: Member) -> (bool, Result<PathBuf, JoinError>)
 #[test]
 fn a_slot_comes_once_and_goes_with_its_socket() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
     let (told, made) = join(&mut slots, member("p-1", "u"));
     let socket = made.unwrap().join("slot.sock");
     assert!(told && socket.exists());
@@ -35,9 +35,27 @@ fn a_slot_comes_once_and_goes_with_its_socket() {
 }
 
 #[test]
+fn a_full_node_takes_nobody_more_until_one_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), 2, Policy::default());
+    for slot in ["p-1", "p-2"] {
+        assert!(join(&mut slots, member(slot, slot)).1.is_ok());
+    }
+    let (told, refused) = join(&mut slots, member("p-3", "p-3"));
+    let why = refused.unwrap_err().to_string();
+    assert!(!told && why.starts_with("all 2 slots of this node are taken"), "{why}");
+    assert!(!folder.path().join("slots/p-3").exists());
+    // Who has one keeps it.
+    assert!(matches!(join(&mut slots, member("p-1", "p-1")), (false, Ok(_))));
+    let (asker, _answer) = oneshot::channel();
+    slots.apply(Change::Leave("p-1".parse().unwrap(), asker));
+    assert!(matches!(join(&mut slots, member("p-3", "p-3")), (true, Ok(_))));
+}
+
+#[test]
 fn a_broker_that_begins_later_is_told_what_has_changed() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
     assert!(join(&mut slots, member("p-1", "u")).1.is_ok());
     let id: ContainerId = "a".repeat(64).parse().unwrap();
     let slot: SlotId = "p-1".parse().unwrap();
@@ -54,7 +72,7 @@ fn a_broker_that_begins_later_is_told_what_has_changed() {
 #[test]
 fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
     let seen = slots.seen();
     let why = |slot: &str| seen.borrow()[&slot.parse().unwrap()].unserved.clone();
     let [one, other] = ["p-1", "p-2"].map(|slot| slot.parse::<SlotId>().unwrap());
@@ -84,7 +102,7 @@ fn what_was_sent_to_a_slot_that_goes_is_closed_and_nobody_waits_for_that() {
     use crate::closer::testing::{LINGER, send_late};
 
     let folder = tempfile::tempdir().unwrap();
-    let (mut slots, _changes) = Slots::new(folder.path(), Policy::default());
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
     for i in 0..3 {
         let slot = format!("p-{i}");
         let socket = join(&mut slots, member(&slot, "u")).1.unwrap().join("slot.sock");

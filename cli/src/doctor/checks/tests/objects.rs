@@ -90,3 +90,33 @@ fn the_manifest_lets_the_daemons_pod_ask_by_name() {
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] });
     has("Role", slices);
 }
+
+#[test]
+fn evictions_that_nothing_holds_to_their_node() {
+    let id = "cluster.evictions";
+    let with = |which: usize, change: fn(&mut Guard)| of_objects(id, |o| change(&mut o.evictions[which]));
+    for which in [0, 1] {
+        let none = with(which, |guard| guard.policy = Looked::Absent);
+        says(&none, Verdict::Problem, "there is no ValidatingAdmissionPolicy gpu-handoff-");
+        let none = with(which, |guard| guard.binding = Looked::Absent);
+        says(&none, Verdict::Problem, "there is no ValidatingAdmissionPolicyBinding gpu-handoff-");
+        let changed = |kind: &str, field: &str, value: Value| {
+            let mut changed = of_plugin(kind, cluster::EVICTIONS[which]);
+            changed["spec"][field] = value;
+            changed
+        };
+        let ignored = changed("ValidatingAdmissionPolicy", "failurePolicy", json!("Ignore"));
+        let seen = of_objects(id, |o| o.evictions[which].policy = Looked::Found(object(ignored)));
+        says(&seen, Verdict::Problem, "failurePolicy: Ignore");
+        for (field, value) in [("validationActions", json!(["Audit"])), ("policyName", json!("another"))] {
+            let loose = changed("ValidatingAdmissionPolicyBinding", field, value);
+            let seen = of_objects(id, |o| o.evictions[which].binding = Looked::Found(object(loose)));
+            says(&seen, Verdict::Problem, "does not deny");
+        }
+    }
+    // Where nobody is evicted it has no bearing.
+    let mut status = status();
+    status.policy.as_mut().unwrap().evicts = false;
+    let facts = Facts { daemon: Heard::Answer(Box::new(status)), ..well() };
+    assert_eq!(look(id, &facts), None);
+}

@@ -12,7 +12,8 @@ impl Ground {
                 match self.done.recv().await.unwrap() {
                     Change::Join(_, asker) => {
                         asked.push("join");
-                        let outcome = if joins { Ok(PathBuf::new()) } else { Err(JoinError::NoSlot) };
+                        let outcome =
+                            if joins { Ok(PathBuf::new()) } else { Err(JoinError::NoSlot { limit: 1 }) };
                         asker.send(outcome).unwrap();
                     }
                     Change::Leave(_, asker) => {

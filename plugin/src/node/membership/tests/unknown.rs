@@ -33,7 +33,7 @@ async fn a_volume_whose_pod_nobody_tells_of_is_answered_with_who_was_asked_and_h
         answer.try_recv().unwrap_err();
         ground.membership.answer_unknown(until);
         let Ok(Err(Refusal::NotYet(why))) = answer.try_recv() else { panic!("no answer") };
-        assert_eq!(ground.waits(), [why.clone()]);
+        assert_eq!(ground.waits(), std::slice::from_ref(&why));
         told.push(why);
     }
     let pod = format!("pod team/producer ({UID}) is not known of yet: ");
