@@ -167,7 +167,8 @@ pub const BROKER_ENDS_TOLD: usize = 16;
 pub const NODE_WORKERS: usize = 64;
 /// Commands of the broker that may wait for an answer of the node.
 pub const NODE_COMMANDS: usize = 64;
-/// Threads that close slots which are gone, with what was sent to them; more slots stay open until one of these has come back.
+/// Threads of the node, and of the broker, that close slots which are gone, with what was sent to them; more slots stay open
+/// until one of these has come back.
 pub const CLOSERS: usize = 64;
 /// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
 pub const NODE_WORDS: usize = 128;

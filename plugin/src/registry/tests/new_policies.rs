@@ -75,6 +75,12 @@ fn policy(which: usize) -> Policy {
 #[derive(Debug, Clone)]
 enum Turn {
     Step(Step),
+    /// A process comes and waits for a name, and then the name is published.
+    Newcomer {
+        member: u32,
+        publisher: usize,
+        name: u8,
+    },
     Policy(usize),
     GoOn,
 }
@@ -82,6 +88,7 @@ enum Turn {
 fn turn() -> impl Strategy<Value = Turn> {
     prop_oneof![
         6 => step().prop_map(Turn::Step),
+        2 => (0_u32..2, 0_usize..8, 3_u8..6).prop_map(|(member, publisher, name)| Turn::Newcomer { member, publisher, name }),
         1 => (0_usize..6).prop_map(Turn::Policy),
         3 => Just(Turn::GoOn),
     ]
@@ -124,6 +131,13 @@ proptest! {
             let sent = match turn {
                 Turn::Step(step) => {
                     play(&mut w, &mut seen, step);
+                    Vec::new()
+                }
+                Turn::Newcomer { member, publisher, name } => {
+                    play(&mut w, &mut seen, &Step::Open { member: *member });
+                    let who = seen.sessions.len().saturating_sub(1);
+                    play(&mut w, &mut seen, &Step::Acquire { who, name: *name, wait: true });
+                    play(&mut w, &mut seen, &Step::Publish { who: *publisher, name: *name, lasts: false });
                     Vec::new()
                 }
                 Turn::GoOn => w.pass(Duration::ZERO),
