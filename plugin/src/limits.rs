@@ -278,6 +278,8 @@ pub const EVENT_TIME: Duration = Duration::from_secs(5);
 pub const EVENT_PAUSE: Duration = Duration::from_millis(500);
 /// The longest that it waits.
 pub const EVENT_LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often in a row an event may be forbidden before that is believed: an API server that has just started knows nobody's rights yet.
+pub const EVENT_TIMES_FORBIDDEN: u32 = 5;
 /// How long the broker collects what pods are to be told, before it tells the node again.
 pub const TELL_PAUSE: Duration = Duration::from_millis(500);
 /// Things that the broker tells the node at a time; the others follow after the next pause.

@@ -153,10 +153,15 @@ impl Writer {
     /// What becomes of what was written, or was not.
     fn written(&mut self, write: Write, outcome: Result<(), Failure>) {
         let namespace = &write.about().namespace;
+        let outcome = match outcome {
+            Err(Failure::Forbidden(why)) if self.waiting.may_be_let(&write) => Err(Failure::Away(why)),
+            other => other,
+        };
+        let taken = outcome.is_ok();
         match outcome {
             Ok(()) => drop(self.refused.send_if_modified(|refused| refused.take().is_some())),
             Err(Failure::Gone) => self.desk.forget(write.name()),
-            Err(Failure::Refused(why)) => {
+            Err(Failure::Refused(why) | Failure::Forbidden(why)) => {
                 warn!(pod = %write.about(), why, "the API server does not take an event: it is in this log alone");
                 self.refused.send_modify(|refused| {
                     let since = refused.as_ref().map_or_else(SystemTime::now, |refused| refused.since);
@@ -175,7 +180,7 @@ impl Writer {
                 return;
             }
         }
-        if self.waiting.done(&write) {
+        if self.waiting.done(&write) && taken {
             info!(namespace, "the API server takes events of the namespace again");
         }
         let lost = self.waiting.lost();

@@ -22,6 +22,8 @@ const ACTION: &str = "Serve";
 pub(super) enum Failure {
     /// Nobody answers.
     Away(String),
+    /// Who writes it may not, or not yet.
+    Forbidden(String),
     /// It is not there any more, or its namespace is about to go.
     Gone,
     /// It is not taken, however often it is tried.
@@ -123,6 +125,9 @@ fn failure(error: kube::Error) -> Result<(), Failure> {
         kube::Error::Api(status) if status.code == 404 || is_ending(&status) => Err(Failure::Gone),
         kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
             Err(Failure::Away(status.message))
+        }
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => {
+            Err(Failure::Forbidden(status.message))
         }
         kube::Error::Api(status) => Err(Failure::Refused(status.message)),
         other => Err(Failure::Away(other.to_string())),

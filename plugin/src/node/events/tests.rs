@@ -62,6 +62,12 @@ fn notice(pod: &str) -> Notice {
     Notice::refused(about, &Refusal::new(Code::NotFound).compared_with("buffer", "w", "none"))
 }
 
+/// The pod that the next write is about.
+async fn next(asked: &mut mpsc::UnboundedReceiver<(String, Value)>) -> String {
+    let (_, event) = time::timeout(Duration::from_secs(600), asked.recv()).await.unwrap().unwrap();
+    event["regarding"]["name"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_event_is_about_the_pod_and_its_repetitions_are_a_series() {
     let (client, _server, mut asked) = server();
@@ -104,7 +110,7 @@ async fn an_api_server_that_is_away_delays_nobody_and_what_is_left_is_written_la
     }
     assert!(written.len() > limits::EVENT_BURST as usize / 2, "{} events", written.len());
     // One that is refused for good stands in nobody's way.
-    *server.status.lock().unwrap() = 403;
+    *server.status.lock().unwrap() = 422;
     events.tell(notice("refused"));
     asked.recv().await.unwrap();
     *server.status.lock().unwrap() = 201;
@@ -112,6 +118,41 @@ async fn an_api_server_that_is_away_delays_nobody_and_what_is_left_is_written_la
     assert_eq!(asked.recv().await.unwrap().1["regarding"]["name"], "last");
     drop(events);
     writing.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_know_our_rights_yet_is_asked_again_and_one_that_says_no_is_believed() {
+    for status in [401, 403] {
+        let (client, server, mut asked) = server();
+        let (events, writer) = Events::new(Some(client), "node-1");
+        let writing = tokio::spawn(writer.run());
+        // It was away for long, and pauses are long; then it answers.
+        *server.status.lock().unwrap() = 503;
+        events.tell(notice("early"));
+        for _ in 0..10 {
+            next(&mut asked).await;
+        }
+        *server.status.lock().unwrap() = status;
+        next(&mut asked).await;
+        let begin = time::Instant::now();
+        for _ in 2..limits::EVENT_TIMES_FORBIDDEN {
+            assert_eq!(next(&mut asked).await, "early");
+        }
+        *server.status.lock().unwrap() = 201;
+        assert_eq!(next(&mut asked).await, "early");
+        assert!(begin.elapsed() < limits::EVENT_LONGEST_PAUSE, "{:?}", begin.elapsed());
+        // One that is forbidden for good is left out, and stands in nobody's way.
+        *server.status.lock().unwrap() = status;
+        events.tell(notice("forbidden"));
+        for _ in 0..limits::EVENT_TIMES_FORBIDDEN {
+            assert_eq!(next(&mut asked).await, "forbidden");
+        }
+        *server.status.lock().unwrap() = 201;
+        events.tell(notice("last"));
+        assert_eq!(next(&mut asked).await, "last");
+        drop(events);
+        writing.await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,6 +25,8 @@ struct OfNamespace {
     is_under_way: bool,
     /// How often in a row it failed.
     failures: u32,
+    /// How often in a row its next was forbidden.
+    forbidden: u32,
     not_before: Instant,
     /// When it had its turn last, in turns.
     turn: u64,
@@ -52,6 +54,7 @@ impl Waiting {
             writes: VecDeque::new(),
             is_under_way: false,
             failures: 0,
+            forbidden: 0,
             not_before: now,
             turn: 0,
         };
@@ -79,6 +82,7 @@ impl Waiting {
         let Some(of) = self.namespaces.get_mut(namespace) else { return false };
         of.is_under_way = false;
         let had_failed = std::mem::take(&mut of.failures) > 0;
+        of.forbidden = 0;
         if of.writes.is_empty() {
             self.namespaces.remove(namespace);
         }
@@ -94,6 +98,16 @@ impl Waiting {
         of.not_before = now + pause.min(limits::EVENT_LONGEST_PAUSE);
         of.writes.push_front(write);
         of.failures
+    }
+
+    /// It is forbidden; whether that may pass. Who answers so was away before, or has just come: pauses begin anew.
+    pub(super) fn may_be_let(&mut self, write: &Write) -> bool {
+        let Some(of) = self.namespaces.get_mut(&write.about().namespace) else { return false };
+        of.forbidden += 1;
+        if of.forbidden == 1 {
+            of.failures = of.failures.min(1);
+        }
+        of.forbidden < limits::EVENT_TIMES_FORBIDDEN
     }
 
     /// How many were lost since this was asked last.
