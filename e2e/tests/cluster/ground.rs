@@ -85,12 +85,16 @@ impl Ground {
             .any(|one| one.features.as_ref().is_some_and(|features| features.user_namespaces == Some(true))))
     }
 
-    /// What the node's kubelet counts, as Prometheus reads it.
-    pub(crate) async fn kubelet_metrics(&self) -> anyhow::Result<String> {
+    /// What the node is called.
+    pub(crate) async fn node(&self) -> anyhow::Result<String> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let nodes = nodes.list(&ListParams::default()).await?;
-        let name = nodes.items.into_iter().find_map(|node| node.metadata.name).context("no node")?;
-        let path = format!("/api/v1/nodes/{name}/proxy/metrics");
+        nodes.items.into_iter().find_map(|node| node.metadata.name).context("no node")
+    }
+
+    /// What the node's kubelet counts, as Prometheus reads it.
+    pub(crate) async fn kubelet_metrics(&self) -> anyhow::Result<String> {
+        let path = format!("/api/v1/nodes/{}/proxy/metrics", self.node().await?);
         Ok(self.client.request_text(http::Request::get(path).body(Vec::new())?).await?)
     }
 
@@ -104,6 +108,14 @@ impl Ground {
     /// Starts or stops a daemon of the node: `start NAME [ARGUMENT...]`, `stop NAME`.
     pub(crate) async fn daemon(&self, what: &[&str]) -> anyhow::Result<()> {
         self.inside(&[&["daemons.sh"], what].concat()).await.map(drop)
+    }
+
+    /// Waits until the API server answers.
+    pub(crate) async fn answers(&self) -> anyhow::Result<()> {
+        let (kubeconfig, time) = (self.folder.join("kubeconfig"), format!("{}s", DAEMON.as_secs()));
+        let kubeconfig = kubeconfig.to_str().context("a folder that is no text")?;
+        let wait = ["await-cluster", "--kubeconfig", kubeconfig, "--timeout", &time];
+        self.inside(&wait).await.map(drop)
     }
 
     /// Runs a command inside the node, and gives what it writes.

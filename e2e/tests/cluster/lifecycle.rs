@@ -21,10 +21,10 @@ const ROUNDS: &str = "GPU_HANDOFF_E2E_ROUNDS";
 const FEW: usize = 3;
 
 /// How long memory may take to be back before that is a fault, and a pod to be gone. How fast it is, is printed.
-const BACK: Duration = Duration::from_secs(20);
+pub(crate) const BACK: Duration = Duration::from_secs(20);
 
 /// How long somebody looks at the GPU's memory.
-const OBSERVED: Duration = Duration::from_secs(900);
+pub(crate) const OBSERVED: Duration = Duration::from_secs(900);
 
 /// Between two looks at the GPU's memory.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -66,13 +66,15 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         await_in(&scene.all::<Pod>(), POD, "the pod is gone", BACK, conditions::is_deleted(&uid)).await?;
         gone.push(begin.elapsed());
     }
+    let said = scene.note(POD, &["Retiring"]).await?;
+    ensure!(said.contains("is being deleted"), "{said}");
     tell("memory back", &mut back);
     tell("pod gone", &mut gone);
     Ok(Outcome::Done)
 }
 
 /// Waits until the kubelet has looked at all containers so many times more.
-async fn relists(ground: &Ground, times: u64) -> anyhow::Result<()> {
+pub(crate) async fn relists(ground: &Ground, times: u64) -> anyhow::Result<()> {
     let count = async || {
         let metrics = ground.kubelet_metrics().await?;
         let counts =
@@ -97,7 +99,8 @@ async fn delete(scene: &Scene<'_>) -> anyhow::Result<String> {
     deleted.left().and_then(|pod| pod.metadata.uid).context("a pod that is being deleted has a UID")
 }
 
-async fn until_back(observer: &Actor, before: u64, begin: Instant) -> anyhow::Result<Duration> {
+/// Waits until as much of the GPU's memory is in use as before; gives how long after the beginning.
+pub(crate) async fn until_back(observer: &Actor, before: u64, begin: Instant) -> anyhow::Result<Duration> {
     while observer.used_memory()? != before {
         ensure!(begin.elapsed() < BACK, "the memory is not back {BACK:?} after the pod was deleted");
         tokio::time::sleep(PAUSE).await;

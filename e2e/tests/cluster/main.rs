@@ -19,8 +19,10 @@
 //!
 //! `images`, `handover`, `claims` and most of `matrix` are of the ground itself, with nothing of gpu-handoff in between.
 
+mod away;
 mod bystanders;
 mod claims;
+mod departures;
 mod doctor;
 mod ground;
 mod handover;
@@ -33,6 +35,8 @@ mod matrix;
 mod members;
 mod members_gpus;
 mod members_plain;
+mod mounts;
+mod older_kubelet;
 mod orphans;
 mod plan;
 mod play;
@@ -80,12 +84,16 @@ fn main() -> ExitCode {
         members::all(),
         members_gpus::all(),
         members_plain::all(),
+        mounts::all(),
         identity::all(),
         hostile::all(),
         doctor::all(),
         restarts::all(),
         updates::all(),
+        away::all(),
+        older_kubelet::all(),
         lifecycle::all(),
+        departures::all(),
         latency::all(),
         orphans::all(),
         rights::all(),

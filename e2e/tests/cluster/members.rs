@@ -12,7 +12,7 @@ use crate::scene::{Scene, Standard};
 /// Of each buffer.
 pub(crate) const BYTES: u64 = 4 << 20;
 const WORD: u32 = 0x0DD_BA11;
-const SOCKET: &str = "/run/gpu-handoff/app.sock";
+pub(crate) const SOCKET: &str = "/run/gpu-handoff/app.sock";
 
 pub(crate) fn all() -> Vec<Scenario> {
     vec![scenario("members_hand_over_by_annotation", Standard::Restricted, hand_over)]

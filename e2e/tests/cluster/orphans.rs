@@ -114,6 +114,11 @@ async fn is_killed(scene: &Scene<'_>, publisher: &mut App, pod: &str, other: &mu
     ensure!(sidecars.iter().flatten().all(|c| c.restart_count == 0), "{sidecars:?}");
     let state = other.ask(&Command::LeaseState { lease: "let-go".to_owned() }).await;
     ensure!(state.is_ok(), "who let go has gone too: {state:?}");
+    // Their owners read of it.
+    let said = scene.note(pod, &["ProcessKilled"]).await?;
+    ensure!(said.contains("`orphans: kill`"), "{said}");
+    let said = scene.note(pod, &["BuffersOrphaned"]).await?;
+    ensure!(said.contains("leases are left"), "{said}");
     Ok(())
 }
 
@@ -156,6 +161,9 @@ async fn is_evicted(scene: &Scene<'_>, producer: &mut App, pod: &str) -> anyhow:
     eprintln!("orphans: {pod} was gone {:.1} s after its budget was", begin.elapsed().as_secs_f64());
     let evicted = product::count_in_log(scene.ground, "evicted: it leases").await?;
     ensure!(evicted == 1, "{evicted} evictions were logged");
+    let said = scene.note(pod, &["PodEvicted"]).await?;
+    ensure!(said.contains("`orphans: evict`"), "{said}");
+    scene.note("producer", &["BuffersOrphaned"]).await?;
     Ok(())
 }
 

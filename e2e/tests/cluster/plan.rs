@@ -1,7 +1,5 @@
 //! What a pod is asked to be.
 
-use std::collections::BTreeMap;
-
 use gpu_handoff_inject::keys::Key;
 use gpu_handoff_policy::Policy;
 use k8s_openapi::api::core::v1::{
@@ -65,6 +63,8 @@ pub(crate) struct Plan {
     group: Option<String>,
     grace_s: Option<i64>,
     starts_anyway: bool,
+    asks_no_api: bool,
+    memory: Option<&'static str>,
     /// The policy that it is injected by.
     policy: Policy,
 }
@@ -140,6 +140,18 @@ impl Plan {
         self
     }
 
+    /// The most memory that each of its containers may have.
+    pub(crate) fn memory(mut self, most: &'static str) -> Self {
+        self.memory = Some(most);
+        self
+    }
+
+    /// With nothing that the kubelet asks the API server for before it starts a pod: no shared folder, and no token.
+    pub(crate) fn asks_no_api(mut self) -> Self {
+        self.asks_no_api = true;
+        self
+    }
+
     /// A member that is injected by this policy.
     pub(crate) fn under(mut self, policy: &Value) -> anyhow::Result<Self> {
         self.policy = Policy::read(&policy.to_string())?;
@@ -168,14 +180,13 @@ impl Plan {
     }
 
     pub(crate) fn pod(self) -> Pod {
-        let (limits, claims) = match &self.gpu {
-            Gpu::None => (None, None),
-            Gpu::Plugin => {
-                (Some(BTreeMap::from([("nvidia.com/gpu".to_owned(), Quantity("1".to_owned()))])), None)
-            }
-            Gpu::Claim(_) => (None, Some(vec![ResourceClaim { name: "gpu".to_owned(), request: None }])),
-        };
-        let resources = ResourceRequirements { limits, claims, requests: None };
+        let of_plugin = (self.gpu == Gpu::Plugin).then_some(("nvidia.com/gpu", "1"));
+        let of_memory = self.memory.map(|most| ("memory", most));
+        let limits = of_plugin.into_iter().chain(of_memory);
+        let limits = limits.map(|(what, most)| (what.to_owned(), Quantity(most.to_owned()))).collect();
+        let claims = matches!(self.gpu, Gpu::Claim(_))
+            .then(|| vec![ResourceClaim { name: "gpu".to_owned(), request: None }]);
+        let resources = ResourceRequirements { limits: Some(limits), claims, requests: None };
         let mut containers = vec![self.container(APP, resources.clone())];
         if self.twin {
             containers.push(self.container(TWIN, resources));
@@ -194,7 +205,7 @@ impl Plan {
         let shared = PersistentVolumeClaimVolumeSource { claim_name: SHARED.to_owned(), read_only: None };
         let volume =
             Volume { name: SHARED.to_owned(), persistent_volume_claim: Some(shared), ..Volume::default() };
-        let mut volumes = vec![volume];
+        let mut volumes = if self.asks_no_api { Vec::new() } else { vec![volume] };
         if self.all_slots {
             let host_path = Some(HostPathVolumeSource {
                 path: "/run/gpu-handoff".to_owned(),
@@ -205,6 +216,7 @@ impl Plan {
         Pod {
             metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             spec: Some(PodSpec {
+                automount_service_account_token: self.asks_no_api.then_some(false),
                 containers,
                 host_ipc: self.host_ipc.then_some(true),
                 host_pid: self.host_pid.then_some(true),
@@ -228,7 +240,7 @@ impl Plan {
             mount_path: SHARED_AT.to_owned(),
             ..VolumeMount::default()
         };
-        let mut mounts = vec![mount];
+        let mut mounts = if self.asks_no_api { Vec::new() } else { vec![mount] };
         if self.all_slots {
             mounts.push(VolumeMount {
                 name: SLOTS.to_owned(),

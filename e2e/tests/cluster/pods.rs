@@ -32,6 +32,13 @@ const HOPELESS: [&str; 6] = [
     "RunContainerError",
 ];
 
+/// A container that runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OnNode {
+    pub(crate) id: String,
+    pub(crate) pid: String,
+}
+
 /// How a pod stands that is to run.
 enum Stand {
     Coming,
@@ -97,6 +104,14 @@ impl Scene<'_> {
         }
     }
 
+    /// Why the container before an application's ended.
+    pub(crate) async fn last_end(&self, name: &str) -> anyhow::Result<String> {
+        let statuses = self.all::<Pod>().get(name).await?.status.and_then(|status| status.container_statuses);
+        let app = statuses.into_iter().flatten().find(|container| container.name == APP);
+        let ended = app.and_then(|app| app.last_state?.terminated).context("no container has ended")?;
+        Ok(ended.reason.unwrap_or_default())
+    }
+
     /// Waits until a warning about a pod is given for this reason, and gives its message.
     pub(crate) async fn warning(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
         let about = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
@@ -158,6 +173,24 @@ impl Scene<'_> {
         let ran = tokio::time::timeout(COMMAND, run(self.all(), pod, container, command)).await;
         let ran = ran.map_err(|_| anyhow::anyhow!("it took longer than {COMMAND:?}"));
         ran.and_then(|ran| ran).with_context(|| format!("run {command:?} in {pod}, {container}"))
+    }
+
+    /// A container of a pod that runs, by the node's own word: its number, and that of its first process there.
+    pub(crate) async fn on_the_node(&self, pod: &str, container: &str) -> anyhow::Result<OnNode> {
+        let of =
+            [("pod.namespace", self.namespace.as_str()), ("pod.name", pod), ("container.name", container)];
+        let filter = of.map(|(what, is)| format!(r#"labels."io.kubernetes.{what}"=={is}"#)).join(",");
+        let ctr = async |more: &[&str]| self.ground.inside(&[&["ctr", "-n", "k8s.io"], more].concat()).await;
+        let (ours, tasks) = (ctr(&["container", "ls", "-q", &filter]).await?, ctr(&["task", "ls"]).await?);
+        let running = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+            [id, pid, "RUNNING"] if ours.lines().any(|one| one == id) => {
+                Some((id.to_owned(), pid.to_owned()))
+            }
+            _ => None,
+        };
+        let (id, pid) =
+            tasks.lines().find_map(running).with_context(|| format!("{container} of {pod} does not run"))?;
+        Ok(OnNode { id, pid })
     }
 
     /// The GPUs that the device plugin gave a pod.

@@ -1,5 +1,6 @@
 //! The product on the cluster: its own manifests, with this checkout's images and the driver that the node has.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -129,6 +130,39 @@ pub(crate) async fn pods(ground: &Ground) -> anyhow::Result<Vec<Pod>> {
     Ok(there.items)
 }
 
+/// How often a pod's containers have been started again.
+pub(crate) fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|container| container.restart_count).sum()
+}
+
+/// Whether these are the same pods, with the same containers.
+pub(crate) fn are_the_same(before: &[Pod], now: &[Pod]) -> bool {
+    let of = |pods: &[Pod]| -> BTreeMap<_, _> {
+        pods.iter().map(|pod| (pod.metadata.uid.clone(), restarts(pod))).collect()
+    };
+    of(before) == of(now)
+}
+
+/// Has the daemon go from all nodes, or come again.
+pub(crate) async fn be_away(ground: &Ground, away: bool) -> anyhow::Result<()> {
+    let there = pods(ground).await;
+    let nowhere = if away { json!("yes") } else { Value::Null };
+    let patch =
+        json!({ "spec": { "template": { "spec": { "nodeSelector": { "e2e.local/nowhere": nowhere } } } } });
+    let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    if !away {
+        return has_rolled(ground, set.metadata.generation.context("a daemon set without a generation")?)
+            .await;
+    }
+    for pod in there? {
+        let (name, uid) = (pod.metadata.name.unwrap_or_default(), pod.metadata.uid.unwrap_or_default());
+        await_in(&plugin_pods(ground), &name, "the plugin is away", READY, conditions::is_deleted(&uid))
+            .await?;
+    }
+    Ok(())
+}
+
 fn plugin_pods(ground: &Ground) -> Api<Pod> {
     Api::namespaced(ground.client.clone(), NAMESPACE)
 }
@@ -143,6 +177,21 @@ pub(crate) async fn delete_pod(ground: &Ground) -> anyhow::Result<()> {
         await_in(&pods, &name, "the plugin's pod is gone", READY, conditions::is_deleted(&uid)).await?;
     }
     Ok(())
+}
+
+/// Sends the daemon a signal: itself alone, the process whose children hear the pods.
+pub(crate) async fn signal(ground: &Ground, signal: &str) -> anyhow::Result<()> {
+    let script = format!(
+        r#"
+        for process in /proc/[0-9]*; do
+            if tr '\0' ' ' < "$process/cmdline" 2>/dev/null | grep -q '^[^ ]*gpu-handoff-plugin node '; then
+                kill -{signal} "${{process#/proc/}}" && signalled=yes
+            fi
+        done
+        [ "${{signalled:-}}" ]
+        "#
+    );
+    ground.inside(&["sh", "-c", &script]).await.map(drop)
 }
 
 /// Begins a rolling update of the daemon, to what it is already; gives what [`has_rolled`] is to wait for.

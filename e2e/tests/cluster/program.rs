@@ -1,5 +1,7 @@
 //! Programs in pods that a scenario tells what to do.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -7,9 +9,9 @@ use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::conformance::actor::Actor;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{AttachParams, AttachedProcess};
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, ReadHalf, SimplexStream, WriteHalf,
-};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::unix::pipe;
 
 use crate::plan::{APP, Gpu, Plan};
 use crate::scene::{SHARED_AT, Scene};
@@ -26,6 +28,26 @@ pub(crate) fn agent(name: &str, gpu: Gpu) -> Plan {
 pub(crate) fn agent_that_ends(name: &str, gpu: Gpu) -> Plan {
     const COMMAND: &str = "exec 3<&0; agent <&3 3<&- & trap 'kill $!; exit 0' TERM; wait";
     Plan::new(name, gpu, &["sh", "-c", COMMAND]).grace_s(30)
+}
+
+/// The same, told by pipes in the shared folder: also while nobody can be attached to.
+pub(crate) fn agent_at_pipes(name: &str, gpu: Gpu) -> Plan {
+    let at = format!("{SHARED_AT}/{name}");
+    Plan::new(name, gpu, &["sh", "-c", &format!("exec agent <>{at}.in 1<>{at}.out")])
+}
+
+/// The same, and the first process of its container takes more and more memory once it is told to [`grow`].
+pub(crate) fn agent_that_grows(name: &str, gpu: Gpu) -> Plan {
+    let command = format!(
+        "exec 3<&0; agent <&3 3<&- & read now <{SHARED_AT}/{name}.grow; all=$(busybox tr '\\0' a </dev/zero)"
+    );
+    Plan::new(name, gpu, &["sh", "-c", &command])
+}
+
+/// Tells it so, by its pipe ([`Scene::make_pipe`]).
+pub(crate) async fn grow(pipe: &Path) -> anyhow::Result<()> {
+    let mut reader = pipe::OpenOptions::new().open_sender(pipe).context("nobody is there to grow")?;
+    Ok(reader.write_all(b"now\n").await?)
 }
 
 /// A puppet, as the first process of its container.
@@ -46,9 +68,9 @@ fn socket(name: &str) -> String {
 /// An attached application.
 pub(crate) struct App {
     pod: String,
-    input: WriteHalf<SimplexStream>,
-    output: Lines<BufReader<ReadHalf<SimplexStream>>>,
-    _process: AttachedProcess,
+    input: Box<dyn AsyncWrite + Send + Unpin>,
+    output: Lines<BufReader<Box<dyn AsyncRead + Send + Unpin>>>,
+    _process: Option<AttachedProcess>,
 }
 
 impl App {
@@ -87,9 +109,31 @@ impl Scene<'_> {
         let pods = self.all::<Pod>();
         let attached = tokio::time::timeout(COMMAND, pods.attach(pod, &how)).await;
         let mut process = attached.with_context(|| format!("attach to {pod}"))??;
-        let input = process.stdin().context("no standard input")?;
-        let output = BufReader::new(process.stdout().context("no standard output")?).lines();
-        Ok(App { pod: pod.to_owned(), input, output, _process: process })
+        let input = Box::new(process.stdin().context("no standard input")?);
+        let output: Box<dyn AsyncRead + Send + Unpin> =
+            Box::new(process.stdout().context("no standard output")?);
+        let output = BufReader::new(output).lines();
+        Ok(App { pod: pod.to_owned(), input, output, _process: Some(process) })
+    }
+
+    /// Makes the pipes of a pod that is to come ([`agent_at_pipes`]), and tells its application by them, whichever container it
+    /// is in: one that is started anew reads on.
+    pub(crate) fn app_at_pipes(&self, pod: &str) -> anyhow::Result<App> {
+        // Also for what one only reads or writes, so that neither end waits for the other, or ends with it.
+        let mut both = pipe::OpenOptions::new();
+        both.read_write(true);
+        let input = Box::new(both.open_sender(self.make_pipe(&format!("{pod}.in"))?)?);
+        let output: Box<dyn AsyncRead + Send + Unpin> =
+            Box::new(both.open_receiver(self.make_pipe(&format!("{pod}.out"))?)?);
+        Ok(App { pod: pod.to_owned(), input, output: BufReader::new(output).lines(), _process: None })
+    }
+
+    /// A pipe in the shared folder, for whoever they are.
+    pub(crate) fn make_pipe(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.shared().join(name);
+        mknodat(CWD, &path, FileType::Fifo, Mode::empty(), 0)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(path)
     }
 
     /// Meets the puppet of a pod.

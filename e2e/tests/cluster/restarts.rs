@@ -1,16 +1,21 @@
 //! Live buffers through restarts of the daemon and of the kubelet, and pods that are made meanwhile.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use gpu_handoff_e2e::agent::Answer;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::runtime::wait::conditions::is_deleted;
 
+use crate::ground::look_until;
 use crate::members::{self, By};
 use crate::plan::{Gpu, Plan};
 use crate::play::{Outcome, Scenario, scenario_alone};
 use crate::product;
 use crate::program::{App, agent};
-use crate::scene::{Scene, Standard};
+use crate::scene::{Scene, Standard, await_in};
 
 /// How many members there are, if not as few as these.
 const MEMBERS: &str = "GPU_HANDOFF_E2E_MEMBERS";
@@ -25,12 +30,14 @@ const COME: Duration = Duration::from_secs(120);
 /// How long all members may take until they run.
 const GATHERED: Duration = Duration::from_secs(300);
 
+const NEW_WORD: u32 = 0x00AE_3A1D;
 const GROUP: &str = "crowd";
 const HELD: &str = "held";
 
 pub(crate) fn all() -> Vec<Scenario> {
     vec![
         scenario_alone("live_buffers_outlive_restarts", Standard::Restricted, outlive),
+        scenario_alone("members_that_go_while_the_daemon_is_away", Standard::Restricted, go_meanwhile),
         scenario_alone("members_recover_after_a_reboot", Standard::Restricted, reboot),
     ]
 }
@@ -55,6 +62,62 @@ async fn reboot(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     crowd.begin().await?;
     crowd.is_whole().await.context("after a reboot")?;
     crowd.know_none_of(stale).await
+}
+
+/// Who is deleted while the daemon is away, in order or by force, leaves no slot and no buffer to who comes afterwards.
+async fn go_meanwhile(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
+    product::install(scene.ground).await?;
+    let mut crowd = Crowd::gather(scene, 3).await?;
+    let slots = slots(scene).await?;
+    product::be_away(scene.ground, true).await?;
+    let left = go(scene, "member-1", None).await;
+    let forced = go(scene, "member-2", Some(0)).await;
+    let come = async {
+        await_in(&scene.all::<Pod>(), "member-2", "its object is gone", COME, is_deleted(&forced?)).await?;
+        // Of the same name, and nobody serves it yet.
+        scene.make(plan("member-2", GROUP)).await
+    };
+    let come = come.await;
+    let begin = Instant::now();
+    product::be_away(scene.ground, false).await?;
+    come?;
+    await_in(&scene.all::<Pod>(), "member-1", "it is gone", COME, is_deleted(&left?)).await?;
+    scene.runs("member-2", COME).await?;
+    eprintln!("restarts: who went meanwhile was gone {:.1} s after", begin.elapsed().as_secs_f64());
+    look_until(COME, "the slots of those that went are gone", async || {
+        let now = self::slots(scene).await?;
+        let stayed = now.intersection(&slots).count();
+        Ok((now.len() == slots.len() - 1 && stayed == slots.len() - 2).then_some(()))
+    })
+    .await?;
+    let [stays, _, went] = &mut crowd.members[..] else { bail!("there were three members") };
+    stays.app = scene.app("member-0").await?;
+    went.app = scene.app("member-2").await?;
+    members::connect(scene, &mut went.app, "member-2", GROUP).await?;
+    for app in [&mut stays.app, &mut went.app] {
+        for gone in ["member-1", "member-2"] {
+            members::is_not_there(app, By::Name(gone.to_owned())).await?;
+        }
+    }
+    members::publish(&mut went.app, "member-2", NEW_WORD).await?;
+    let acquired = members::acquire(&mut stays.app, By::Name("member-2".to_owned()), "new").await?;
+    ensure!(matches!(acquired, Answer::Acquired { .. }), "{acquired:?}");
+    members::holds(&mut stays.app, "new", NEW_WORD).await?;
+    Ok(Outcome::Done)
+}
+
+/// Deletes a pod; gives its UID.
+async fn go(scene: &Scene<'_>, pod: &str, grace_period_seconds: Option<u32>) -> anyhow::Result<String> {
+    let how = DeleteParams { grace_period_seconds, ..DeleteParams::default() };
+    let uid = scene.uid(pod).await?;
+    scene.all::<Pod>().delete(pod, &how).await?;
+    Ok(uid)
+}
+
+/// The slots of the node.
+async fn slots(scene: &Scene<'_>) -> anyhow::Result<BTreeSet<String>> {
+    let listed = scene.ground.inside(&["ls", "/run/gpu-handoff/slots"]).await?;
+    Ok(listed.lines().map(str::to_owned).collect())
 }
 
 async fn outlive(scene: &Scene<'_>) -> anyhow::Result<Outcome> {

@@ -17,15 +17,6 @@ use crate::product;
 use crate::program::agent;
 use crate::scene::{Scene, Standard};
 
-/// Has the daemon do nothing any more, and not end either: it is the one whose children hear the pods.
-const STOP: &str = r#"
-for process in /proc/[0-9]*; do
-    if tr '\0' ' ' < "$process/cmdline" 2>/dev/null | grep -q '^[^ ]*gpu-handoff-plugin node '; then
-        kill -STOP "${process#/proc/}" && stopped=yes
-    fi
-done
-[ "${stopped:-}" ]
-"#;
 /// How long until the kubelet has noticed, has asked it to end in vain, and has started it anew.
 const RESTARTED: Duration = Duration::from_secs(90);
 /// How often the kubelet has then asked in vain whether the daemon is ready, once in five seconds.
@@ -76,10 +67,10 @@ async fn is_restarted(scene: &Scene<'_>) -> anyhow::Result<()> {
     members::acquire(&mut consumer, By::Name("w".to_owned()), "before").await?;
 
     let begin = Instant::now();
-    scene.ground.inside(&["sh", "-c", STOP]).await?;
+    product::signal(scene.ground, "STOP").await?;
     look_until(RESTARTED, "the stuck daemon is restarted", async || {
         let pods = product::pods(scene.ground).await?;
-        Ok(pods.iter().any(|pod| containers(pod).iter().any(|one| one["restartCount"] == 1)).then_some(()))
+        Ok(pods.iter().any(|pod| product::restarts(pod) == 1).then_some(()))
     })
     .await?;
     product::serves(scene.ground).await?;

@@ -1,12 +1,15 @@
 //! The webhook: pods that are annotated and nothing else get what they need when they are made.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::ensure;
 use gpu_handoff_e2e::agent::Answer;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::json;
 
+use crate::ground::look_until;
 use crate::members::{self, By};
 use crate::plan::{Gpu, Plan};
 use crate::play::{Outcome, Scenario, scenario_alone};
@@ -67,6 +70,7 @@ async fn hand_over(scene: &Scene<'_>) -> anyhow::Result<()> {
     ensure!(matches!(acquired, Answer::Acquired { .. }), "{acquired:?}");
     members::holds(&mut consumer, "l", WORD).await?;
     is_refused(scene).await?;
+    is_asked_about_others(scene).await?;
     // Its replicas are replaced, and pods come all the while.
     let generation = webhook::roll(scene.ground).await?;
     for number in 0..MEANWHILE {
@@ -107,5 +111,53 @@ async fn is_refused(scene: &Scene<'_>) -> anyhow::Result<()> {
     }
     let made = make(scene, plan("plain"), &[]).await?;
     ensure!(made.spec.is_some_and(|spec| spec.init_containers.is_none()), "it has asked for nothing");
+    Ok(())
+}
+
+/// What it does not know it denies, and says what it was asked; then it is asked about new pods alone again.
+async fn is_asked_about_others(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let about = |operation: &str, what: &str| {
+        json!({
+            "operations": [operation], "apiGroups": [""], "apiVersions": ["v1"], "resources": [what], "scope": "Namespaced",
+        })
+    };
+    let pods = about("CREATE", "pods");
+    let others = [pods, about("UPDATE", "pods"), about("CREATE", "configmaps")];
+    webhook::is_asked(scene.ground, &others).await?;
+    let denied = async {
+        let maps = scene.all::<ConfigMap>();
+        let annotations = Some(BTreeMap::from([(KEY.to_owned(), GROUP.to_owned())]));
+        let metadata = ObjectMeta { name: Some("no-pod".to_owned()), annotations, ..ObjectMeta::default() };
+        let map = ConfigMap { metadata, ..ConfigMap::default() };
+        is_denied("CREATE of v1 configmaps", async || {
+            let made = maps.create(&PostParams::default(), &map).await;
+            if made.is_ok() {
+                maps.delete("no-pod", &DeleteParams::default()).await?;
+            }
+            made.map(drop)
+        })
+        .await?;
+        let change = Patch::Merge(json!({ "metadata": { "labels": { "changed": "yes" } } }));
+        let pods = scene.all::<Pod>();
+        is_denied("UPDATE of v1 pods", async || {
+            pods.patch("producer", &PatchParams::default(), &change).await.map(drop)
+        })
+        .await
+    };
+    let denied = denied.await;
+    webhook::install(scene.ground).await?;
+    denied
+}
+
+/// It is denied once the API server asks.
+async fn is_denied(what: &str, ask: impl AsyncFn() -> kube::Result<()>) -> anyhow::Result<()> {
+    let said = look_until(RUNS, &format!("{what} is denied"), async || match ask().await {
+        Ok(()) => Ok(None),
+        Err(kube::Error::Api(status)) => Ok(Some(status.message)),
+        Err(other) => Err(other.into()),
+    })
+    .await?;
+    let wanted = format!("denied: WRONG_REQUEST (request: wanted CREATE of v1 pods, found {what})");
+    ensure!(said.contains(&wanted), "{what}: {said}");
     Ok(())
 }

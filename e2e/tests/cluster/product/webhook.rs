@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::wait::conditions;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{NAMESPACE, READY, apply, documents, rolled};
 use crate::ground::Ground;
@@ -39,6 +39,14 @@ pub(crate) async fn install(ground: &Ground) -> anyhow::Result<()> {
     };
     let what = "the API server is told of its authority";
     await_in(&configurations(ground), CONFIGURATION, what, READY, is_trusted).await.map(drop)
+}
+
+/// Has the API server ask it about these as well, until it is installed again.
+pub(crate) async fn is_asked(ground: &Ground, about: &[Value]) -> anyhow::Result<()> {
+    let patch = json!({ "webhooks": [{ "name": CONFIGURATION, "rules": about }] });
+    let how = PatchParams::default();
+    configurations(ground).patch(CONFIGURATION, &how, &Patch::Strategic(patch)).await?;
+    Ok(())
 }
 
 /// Removes what has others' pods ask it, and then itself.
