@@ -130,6 +130,41 @@ fn what_is_said_to_be_missing_is_enough() {
     assert_eq!(code, Some(0), "{text}");
 }
 
+/// As `kubectl get pod ONE OTHER -o json` writes them.
+#[test]
+fn pods_that_run_are_named_by_what_kubectl_says_of_them() {
+    let pod = |name: &str, group: &str, account: &str| {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": "ml", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": { "gpu-handoff.io/group": group, "gpu-handoff.io/injected": "0.1.0" },
+                "labels": { "gpu-handoff.io/group-hash": "0123456789abcdef" },
+            },
+            "spec": {
+                "serviceAccountName": account, "nodeName": "node-1", "containers": [{ "name": "app", "image": "a" }],
+                "initContainers": [{ "name": "gpu-handoff", "image": "s", "restartPolicy": "Always" }],
+            },
+            "status": { "phase": "Running", "podIP": "10.0.0.1" },
+        })
+    };
+    let list = |items: [Value; 2]| {
+        serde_json::json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "" }, "items": items }).to_string()
+    };
+    let alike = list([pod("trainer", "infer", "t"), pod("server", "infer", "s")]);
+    let apart = list([pod("trainer", "train", "t"), pod("server", "infer", "s")]);
+    let ask = |file: &str| said(&[("p", FRAMES), ("f", file)], &["can-share", "--file", "p", "-f", "f"]);
+    let (code, text) = ask(&alike);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("Pod trainer (namespace ml, group ml/infer, service account t) and Pod server"),
+        "{text}"
+    );
+    let (code, text) = ask(&apart);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("are of two groups"), "{text}");
+}
+
 #[test]
 fn manifests_name_pods_as_well() {
     let pod = |namespace: &str, group: &str, spec: &str| {

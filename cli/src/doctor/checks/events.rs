@@ -14,8 +14,8 @@ pub(super) fn are_taken(facts: &Facts) -> Option<Seen> {
                     "the API server takes none for {}, so owners of pods are told nothing: {why}",
                     time(facts.since(events.refusal_since_ms))
                 ),
-                "where it says that the account cannot create or patch events: kubectl apply -f manifests/gpu-handoff.yaml; meanwhile they are in \
-                 the daemon's log",
+                "where it says that the account cannot create or patch events: kubectl apply -f manifests/gpu-handoff.yaml; \
+                 meanwhile they are in the daemon's log",
             ),
         })
     }))
