@@ -74,7 +74,7 @@ impl Daemon {
         command.arg("--static-members").arg(place.join("members.json"));
         command.arg("--policy").arg(place.join("policy.yaml"));
         command.arg("--kubelet-socket").arg(place.join("no-kubelet.sock"));
-        command.arg("--slots").arg("2");
+        command.arg("--slots").arg("20");
         if is_root() {
             command.arg("--admin-group").arg(GROUP.to_string());
         }
@@ -161,7 +161,7 @@ fn a_node_that_is_well_says_how_it_is() {
     assert_eq!((pods, &members[0]["service_account"]), (vec!["one", "two"], &"worker".into()));
     let (code, text, _) = daemon.said(&["status"], None);
     assert_eq!(code, Some(0));
-    for part in ["serving, process ", "2 of 2 taken", "demo/one", "demo/g", "policy.yaml, version "] {
+    for part in ["serving, process ", "2 of 20 taken", "demo/one", "demo/g", "policy.yaml, version "] {
         assert!(text.contains(part), "{part}: {text}");
     }
     daemon.until("the driver was asked", |status| status["gpus"]["loaded"]["asked"] == true);
