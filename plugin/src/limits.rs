@@ -170,6 +170,10 @@ pub const NODE_COMMANDS: usize = 64;
 /// Threads of the node, and of the broker, that close slots which are gone, with what was sent to them; more slots stay open
 /// until one of these has come back.
 pub const CLOSERS: usize = 64;
+/// Those of them that are at slots of one namespace.
+pub const CLOSERS_OF_NAMESPACE: usize = 16;
+/// Slots of one namespace that are gone and stay open, with which it gets no further one. All that stay open count as taken.
+pub const UNCLOSED_OF_NAMESPACE: usize = 64;
 /// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
 pub const NODE_WORDS: usize = 128;
 /// How long the node looks for the device nodes that a process has, which may be on a file system that does not answer.

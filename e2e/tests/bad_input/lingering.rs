@@ -12,12 +12,16 @@ use gpu_handoff_e2e::rough::{Client, Shared, Sidecar, vmm};
 use gpu_handoff_protocol::Code;
 use gpu_handoff_protocol::limits::MESSAGE_DESCRIPTORS;
 use gpu_handoff_protocol::message::SidecarBody;
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::daemon::{MEMBER, Place};
 use crate::descriptors::{FewDescriptors, publish_bytes};
 use crate::scene::{BYTES, Scene, device, expect_code, refused_with};
 
 /// How long a close blocks.
 const LINGER: Duration = Duration::from_secs(2);
+/// The same, where nobody waits for that.
+const FOR_EVER: Duration = Duration::from_secs(600);
 /// What a request of another member may take meanwhile.
 const SOON: Duration = Duration::from_millis(250);
 
@@ -31,12 +35,16 @@ impl Sink {
 
     /// A socket with unsent data; the last close of it blocks.
     fn lingering(&self) -> anyhow::Result<(Shared, TcpStream)> {
+        self.lingering_for(LINGER)
+    }
+
+    fn lingering_for(&self, time: Duration) -> anyhow::Result<(Shared, TcpStream)> {
         let mut sender = TcpStream::connect(self.0.local_addr()?)?;
         let reader = self.0.accept()?.0;
         sender.set_nonblocking(true)?;
         let chunk = vec![0; 1 << 20];
         while sender.write(&chunk).is_ok() {}
-        rustix::net::sockopt::set_socket_linger(&sender, Some(LINGER))?;
+        rustix::net::sockopt::set_socket_linger(&sender, Some(time))?;
         Ok((Arc::new(OwnedFd::from(sender)), reader))
     }
 }
@@ -167,4 +175,23 @@ fn terminals() -> anyhow::Result<()> {
         refused_with(sidecar.hand_on(copy.into())?, Code::NotAConnection);
         stage.sample()
     })
+}
+
+#[test]
+fn left_unread_in_a_slot_whose_daemon_stops() -> anyhow::Result<()> {
+    let place = Place::new(&format!(r#"{{"members":[{MEMBER}]}}"#))?;
+    let plugin = place.start_plugin()?;
+    drop(Sidecar::greeted(&place.slot())?);
+    // As after the broker's farewell: nobody accepts.
+    let own = plugin.0.id();
+    for child in std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?.split_whitespace() {
+        kill_process(Pid::from_raw(child.parse()?).context("a process number")?, Signal::STOP)?;
+    }
+    let (lingering, _reader) = Sink::new()?.lingering_for(FOR_EVER)?;
+    Sidecar::connect(&place.slot())?.wire.send(b"anything".to_vec(), vec![lingering])?;
+    plugin.signal(Signal::TERM)?;
+    // The broker had to be killed, so this is no good end; but it is one.
+    plugin.ended()?;
+    ensure!(!place.slot().join("slot.sock").exists(), "somebody may still connect");
+    Ok(())
 }

@@ -4,7 +4,6 @@
 //! is one: one that starts late, or once more, knows all that was said before.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_policy::Policy;
@@ -13,7 +12,7 @@ use gpu_handoff_protocol::{Code, Refusal, SlotId};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::closer::Closer;
+use crate::closer::{Closer, Unclosed};
 use crate::lane::{Lane, Shared};
 use crate::limits;
 use crate::members::Member;
@@ -172,7 +171,7 @@ impl Lanes {
             info!(%slot, pod = %here.member.pod, "the member has left");
             self.ending.insert(serving.id, serving.end(&self.ground));
         }
-        self.closer.close(Arc::new(here.listener.into_fd()));
+        self.closer.close(&here.member.pod.namespace, Unclosed::new(here.listener.into_fd()));
     }
 
     /// A lane has ended. Without it a member can neither be heard nor told anything: where it was not to end, what it held

@@ -13,23 +13,23 @@ use gpu_handoff_protocol::socket::SeqPacket;
 /// How long the close of [`closes_late`] takes.
 pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
-/// Leaves such a one unread where nobody accepts, and nobody else has it any more.
-pub(crate) fn send_late(to: &Path) {
+/// Leaves such a one unread where nobody accepts, and nobody else has it any more. Gives who is to read from it.
+pub(crate) fn send_late(to: &Path) -> TcpStream {
+    let (late, silent) = closes_late();
     let connection = SeqPacket::connect(to).unwrap();
-    let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(closes_late())] };
+    let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(late)] };
     assert!(connection.try_send(&packet).unwrap());
+    silent
 }
 
-/// A TCP socket whose close waits for somebody who does not read.
-pub(crate) fn closes_late() -> OwnedFd {
+/// A TCP socket whose close waits for somebody who does not read, and who that is.
+pub(crate) fn closes_late() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let silent = listener.accept().unwrap();
+    let silent = listener.accept().unwrap().0;
     socket.set_nonblocking(true).unwrap();
     while (&socket).write(&[0; 64 << 10]).is_ok() {}
     socket.set_nonblocking(false).unwrap();
     rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
-    // It lives for as long as the test, and reads nothing.
-    std::mem::forget(silent);
-    socket.into()
+    (socket.into(), silent)
 }

@@ -213,7 +213,9 @@ impl Membership {
         };
         match self.join(volume.member()).await? {
             Ok(()) => {}
-            Err(e @ JoinError::NoSlot { .. }) => return Ok(Err(Refusal::NoSlot(e.to_string()))),
+            Err(e @ (JoinError::NoSlot { .. } | JoinError::Unclosed { .. })) => {
+                return Ok(Err(Refusal::NoSlot(e.to_string())));
+            }
             Err(e) => return Ok(Err(Refusal::Internal(format!("{:#}", anyhow::Error::new(e))))),
         }
         drop(self.is_seen_to(&volume.id));

@@ -14,13 +14,13 @@ use std::time::Instant;
 use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket::SeqListener;
-use gpu_handoff_protocol::{Refusal, SlotId};
+use gpu_handoff_protocol::{Namespace, Refusal, SlotId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::error;
 
 use super::policy::packed;
 use super::words::{FromNode, Refused};
-use crate::closer::Closer;
+use crate::closer::{Closer, Unclosed};
 use crate::config::slot_socket;
 use crate::identity::cgroup::ContainerId;
 use crate::limits;
@@ -55,6 +55,15 @@ pub enum JoinError {
     NoSlot {
         /// How many there are.
         limit: usize,
+    },
+    /// Too many of its namespace are not closed.
+    #[error(
+        "{} slots of namespace {namespace} that are gone stay open: what its pods sent there does not close",
+        limits::UNCLOSED_OF_NAMESPACE
+    )]
+    Unclosed {
+        /// The namespace.
+        namespace: Namespace,
     },
     /// Another member has it.
     #[error("slot {slot} is pod {pod}'s, of UID {uid}")]
@@ -103,20 +112,24 @@ pub(super) struct Seen {
     pub(super) unserved: Option<Refusal>,
 }
 
-/// A member's slot. Its socket is removed with it.
+/// A member's slot. Its socket is removed with it, and closed by nobody who drops it.
 #[derive(Debug)]
 struct Slot {
     member: Member,
     ending: Option<Instant>,
     unserved: Option<Refusal>,
-    listener: Arc<OwnedFd>,
-    path: PathBuf,
+    listener: Unclosed,
+    file: SocketFile,
 }
 
-impl Drop for Slot {
+/// A socket's place, which goes with this.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have removed it already.
-        drop(std::fs::remove_file(&self.path));
+        drop(std::fs::remove_file(&self.0));
     }
 }
 
@@ -145,7 +158,7 @@ impl Slots {
 
     /// What a broker that begins is told of the members: first those that there are, then, after its start, what is known of them beside.
     pub(super) fn first_words(&self, now: Instant) -> (Vec<Word>, Vec<Word>) {
-        let member = |slot: &Slot| (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
+        let member = |slot: &Slot| (FromNode::Member(slot.member.clone()), vec![slot.listener.shared()]);
         let ending = |slot: &Slot| slot.ending.map(|until| ending(&slot.member.slot, until, now));
         (self.slots.values().map(member).collect(), self.slots.values().filter_map(ending).collect())
     }
@@ -279,23 +292,27 @@ impl Slots {
             let (pod, uid) = (there.member.pod.to_string(), there.member.uid.to_string());
             return Err(JoinError::Taken { slot: name, pod, uid });
         }
-        if self.slots.len() >= self.limit {
+        let namespace = &member.pod.namespace;
+        let (unclosed, own) = self.closer.waiting(namespace);
+        if self.slots.len() + unclosed >= self.limit {
             return Err(JoinError::NoSlot { limit: self.limit });
+        }
+        if own >= limits::UNCLOSED_OF_NAMESPACE {
+            return Err(JoinError::Unclosed { namespace: namespace.clone() });
         }
         let slot =
             make(&self.run_dir, member).map_err(|source| JoinError::Make { slot: name.clone(), source })?;
-        let word = (FromNode::Member(slot.member.clone()), vec![Arc::clone(&slot.listener)]);
+        let word = (FromNode::Member(slot.member.clone()), vec![slot.listener.shared()]);
         self.slots.insert(name.clone(), slot);
         self.tell(&name);
         Ok((Some(word), folder))
     }
 
     fn leave(&mut self, slot: SlotId) -> Option<Word> {
-        let gone = self.slots.remove(&slot)?;
+        let Slot { member, listener, file, .. } = self.slots.remove(&slot)?;
+        drop(file);
         // What was sent to it is not closed here.
-        let listener = Arc::clone(&gone.listener);
-        drop(gone);
-        self.closer.close(listener);
+        self.closer.close(&member.pod.namespace, listener);
         self.tell(&slot);
         // What somebody else put there is left alone.
         drop(std::fs::remove_dir(folder(&self.run_dir, &slot)));
@@ -331,13 +348,12 @@ fn make(run_dir: &Path, member: Member) -> io::Result<Slot> {
     let listener = SeqListener::bind(&path)?;
     let user = member.user;
     let mode = if member.containers.is_some() { 0o666 } else { 0o600 };
-    let listener = Arc::new(listener.into_fd());
-    let slot = Slot { member, ending: None, unserved: None, listener, path };
-    std::fs::set_permissions(&slot.path, Permissions::from_mode(mode))?;
+    let (listener, file) = (Unclosed::new(listener.into_fd()), SocketFile(path));
+    std::fs::set_permissions(&file.0, Permissions::from_mode(mode))?;
     if let Some(user) = user {
-        std::os::unix::fs::chown(&slot.path, Some(user), None)?;
+        std::os::unix::fs::chown(&file.0, Some(user), None)?;
     }
-    Ok(slot)
+    Ok(Slot { member, ending: None, unserved: None, listener, file })
 }
 
 #[cfg(test)]

@@ -77,7 +77,8 @@ async fn one_that_says_what_a_broker_does_not_say_is_ended() {
 #[tokio::test]
 async fn one_that_brings_descriptors_whose_close_waits_makes_nobody_else_wait() {
     let (mut broker, mut service, its) = taken_over();
-    let packet = Outgoing { bytes: b"\"ready\"".to_vec(), descriptors: vec![Arc::new(closes_late())] };
+    let (late, _silent) = closes_late();
+    let packet = Outgoing { bytes: b"\"ready\"".to_vec(), descriptors: vec![Arc::new(late)] };
     let brought = its.socket.try_send(&packet);
     // Only what is under way has it now; what is not would be closed here.
     if brought.is_ok() {

@@ -1,4 +1,10 @@
+use std::io::Read as _;
+use std::net::TcpStream;
+
+use gpu_handoff_protocol::socket::SeqPacket;
+
 use super::*;
+use crate::closer::testing::{LINGER, send_late};
 
 fn member(slot: &str, uid: &str) -> Member {
     let text = format!(
@@ -95,23 +101,70 @@ fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
     assert_eq!(why("p-2"), None);
 }
 
+/// Reads to the end: there is one when the socket is closed.
+fn is_closed(mut silent: &TcpStream) {
+    silent.set_read_timeout(Some(LINGER / 2)).unwrap();
+    silent.read_to_end(&mut Vec::new()).unwrap();
+}
+
+fn leave(slots: &mut Slots, slot: &str) {
+    let begin = Instant::now();
+    let (asker, answer) = oneshot::channel();
+    assert!(slots.apply(Change::Leave(slot.parse().unwrap(), asker)).is_some());
+    answer.blocking_recv().unwrap();
+    assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
+}
+
 #[test]
 fn what_was_sent_to_a_slot_that_goes_is_closed_and_nobody_waits_for_that() {
-    use gpu_handoff_protocol::socket::SeqPacket;
-
-    use crate::closer::testing::{LINGER, send_late};
-
     let folder = tempfile::tempdir().unwrap();
     let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
-    for i in 0..3 {
+    for slot in ["p-0", "p-1", "p-2"] {
+        let socket = join(&mut slots, member(slot, "u")).1.unwrap().join("slot.sock");
+        let silent = send_late(&socket);
+        leave(&mut slots, slot);
+        assert!(SeqPacket::connect(&socket).is_err());
+        is_closed(&silent);
+    }
+}
+
+#[test]
+fn slots_of_one_namespace_that_do_not_close_keep_no_other_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
+    let mut silent = Vec::new();
+    for i in 0..limits::CLOSERS_OF_NAMESPACE + limits::UNCLOSED_OF_NAMESPACE {
         let slot = format!("p-{i}");
         let socket = join(&mut slots, member(&slot, "u")).1.unwrap().join("slot.sock");
-        send_late(&socket);
-        let begin = Instant::now();
-        let (asker, answer) = oneshot::channel();
-        assert!(slots.apply(Change::Leave(slot.parse().unwrap(), asker)).is_some());
-        answer.blocking_recv().unwrap();
-        assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
-        assert!(SeqPacket::connect(&socket).is_err());
+        silent.push(send_late(&socket));
+        leave(&mut slots, &slot);
     }
+    let deadline = Instant::now() + LINGER / 2;
+    while slots.closer.waiting(&"n".parse().unwrap()).1 < limits::UNCLOSED_OF_NAMESPACE {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let refused = join(&mut slots, member("p", "u")).1;
+    assert!(matches!(refused, Err(JoinError::Unclosed { .. })), "{refused:?}");
+    let mut other = member("other", "u");
+    other.pod.namespace = "other".parse().unwrap();
+    let socket = join(&mut slots, other).1.unwrap().join("slot.sock");
+    let others = send_late(&socket);
+    leave(&mut slots, "other");
+    is_closed(&others);
+    // What waits is closed when others are.
+    silent.iter().for_each(is_closed);
+    assert!(join(&mut slots, member("p", "u")).1.is_ok());
+}
+
+#[test]
+fn slots_that_end_with_the_node_close_nothing_and_nobody_can_connect_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut slots, _changes) = Slots::new(folder.path(), limits::MEMBERS, Policy::default());
+    let socket = join(&mut slots, member("p-1", "u")).1.unwrap().join("slot.sock");
+    let _silent = send_late(&socket);
+    let begin = Instant::now();
+    drop(slots);
+    assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
+    assert!(SeqPacket::connect(&socket).is_err());
 }
