@@ -86,8 +86,8 @@ async fn go_meanwhile(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     eprintln!("restarts: who went meanwhile was gone {:.1} s after", begin.elapsed().as_secs_f64());
     look_until(COME, "the slots of those that went are gone", async || {
         let now = self::slots(scene).await?;
-        let stayed = now.intersection(&slots).count();
-        Ok((now.len() == slots.len() - 1 && stayed == slots.len() - 2).then_some(()))
+        // Of who stayed, the stranger, and who came; at first those of earlier scenarios may be among them.
+        Ok((now.len() == 3 && now.intersection(&slots).count() == 2).then_some(()))
     })
     .await?;
     let [stays, _, went] = &mut crowd.members[..] else { bail!("there were three members") };
