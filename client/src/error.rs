@@ -68,7 +68,9 @@ pub enum ClientError {
     },
     /// The connection has ended, and there was no other to be had, so all that was published and leased over it has ended too. Leases that are held
     /// stay mapped until they are dropped.
-    #[error("{doing}: the connection to the node is lost for good: connect anew, then publish and acquire again")]
+    #[error(
+        "{doing}: the connection to the node is lost for good: connect anew, then publish and acquire again"
+    )]
     ConnectionLost {
         /// What was being done.
         doing: Doing,
