@@ -4,6 +4,7 @@ use gpu_handoff_policy::{Party, Policy};
 use gpu_handoff_protocol::{Namespace, ServiceAccount};
 
 use crate::denial::{Denial, DenialCode, Reason, Reasons};
+use crate::limits;
 use crate::parts;
 use crate::pod::Pod;
 use crate::settings::{Settings, UserNamespaces};
@@ -15,6 +16,16 @@ const WINDOWS: &str = "windows";
 
 /// The service account of pods that name none.
 const DEFAULT: &str = "default";
+
+/// Refuses a pod that is too large to be looked at closely: what names its containers, and what is added, grows with them.
+pub(crate) fn size(pod: &Pod) -> Result<(), Denial> {
+    let found = pod.spec.containers.len() + pod.spec.init_containers.len();
+    if found <= limits::POD_CONTAINERS {
+        return Ok(());
+    }
+    let wanted = format!("at most {}", limits::POD_CONTAINERS);
+    Err(Reason::new(DenialCode::TooManyContainers, "containers of the pod", wanted, found).into())
+}
 
 /// Finds everything that keeps a pod from taking part.
 pub(crate) fn check(

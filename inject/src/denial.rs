@@ -70,6 +70,8 @@ codes! {
     NameTaken = "NAME_TAKEN", "rename yours: gpu-handoff needs that name";
     /// Something else is mounted where our socket belongs.
     MountTaken = "MOUNT_TAKEN", "mount yours elsewhere: gpu-handoff needs that path";
+    /// The pod has more containers than any that takes part may have.
+    TooManyContainers = "TOO_MANY_CONTAINERS", "split the pod into several of the same group";
     /// The pod is not what Kubernetes calls one.
     PodUnreadable = "POD_UNREADABLE", "write the field as the Kubernetes API has it";
     /// The webhook was asked about something that is not the creation of a pod.

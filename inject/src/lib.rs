@@ -87,6 +87,7 @@ pub fn inject(
     let Some(wishes) = Wishes::read(&pod.metadata.annotations, &pod.metadata.labels, namespace)? else {
         return Ok(unchanged(warnings::of_bystander(&pod)));
     };
+    checks::size(&pod)?;
     checks::check(&pod, &wishes, namespace, settings, policy)?;
     let mut edit = edit::Edit::new(object.clone());
     let on_failure = policy.on_failure_of(namespace, wishes.on_failure);

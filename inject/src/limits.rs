@@ -4,6 +4,8 @@
 pub const VALUE_BYTES: usize = 4_096;
 /// Most containers that `gpu-handoff.io/containers` may name.
 pub const CONTAINERS: usize = 64;
+/// Most containers of a pod that takes part, those that prepare it included: each adds to the patch.
+pub const POD_CONTAINERS: usize = 512;
 /// Largest `gpu-handoff.io/group-size`, in members.
 pub const GROUP_SIZE: u32 = 1_024;
 /// Longest misspelt word that a nearest one is looked for, in bytes.

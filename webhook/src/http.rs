@@ -59,7 +59,9 @@ impl Refused {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Broken(_) => StatusCode::BAD_REQUEST,
-            Self::Review(ReviewError::Patch(_) | ReviewError::Write(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Review(
+                ReviewError::Patch(_) | ReviewError::Write(_) | ReviewError::AnswerTooLarge { .. },
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Review(_) => StatusCode::BAD_REQUEST,
         }
     }
@@ -122,7 +124,7 @@ impl Handler {
         let rules = Arc::clone(&self.rules.borrow());
         let answer = review::answer(&review, &rules)?;
         tell(&answer.told);
-        Ok(with_type(StatusCode::OK, JSON, answer.review.to_string()))
+        Ok(with_type(StatusCode::OK, JSON, answer.review))
     }
 }
 

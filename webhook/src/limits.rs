@@ -12,6 +12,8 @@ pub const READING_BYTES: usize = 32 << 20;
 pub const READING_BYTES_PER_ADDRESS: usize = 16 << 20;
 /// How long a request may take, from its headers to its answer: the API server waits no longer.
 pub const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// Bytes of an answer. One has a few thousand.
+pub const ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of a user's text in an answer that is no review.
 pub const SHOWN_BYTES: usize = 256;
 

@@ -48,12 +48,19 @@ pub(crate) enum ReviewError {
     /// The answer could not be written.
     #[error("write the answer")]
     Write(#[source] serde_json::Error),
+    /// The answer is larger than any may be: settings that add too much, or a `uid` that is none.
+    #[error("wanted an answer of at most {} bytes, found {found}", limits::ANSWER_BYTES)]
+    AnswerTooLarge {
+        /// Its bytes.
+        found: usize,
+    },
 }
 
 /// An answer, and what the log should say of it.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) review: Value,
+    /// The review, as JSON.
+    pub(crate) review: Vec<u8>,
     pub(crate) told: Told,
 }
 
@@ -86,14 +93,20 @@ pub(crate) fn answer(text: &[u8], rules: &Rules) -> Result<Answer, ReviewError> 
     Ok(Answer { review: written(response)?, told })
 }
 
-/// The answer as JSON. Bytes are base64 in Kubernetes' API; the type would write them as a list of numbers.
-fn written(response: AdmissionResponse) -> Result<Value, ReviewError> {
-    let patch = response.patch.clone().map(ByteString);
+/// The answer as JSON. Bytes are base64 in Kubernetes' API; the type would write them as a list of numbers, each of which is a
+/// value in memory: the patch is taken out before.
+fn written(mut response: AdmissionResponse) -> Result<Vec<u8>, ReviewError> {
+    let patch = response.patch.take().map(ByteString);
     let mut review = serde_json::to_value(response.into_review()).map_err(ReviewError::Write)?;
     if let Some(patch) = patch {
         review["response"]["patch"] = serde_json::to_value(patch).map_err(ReviewError::Write)?;
     }
-    Ok(review)
+    let text = serde_json::to_vec(&review).map_err(ReviewError::Write)?;
+    if text.len() > limits::ANSWER_BYTES {
+        Err(ReviewError::AnswerTooLarge { found: text.len() })
+    } else {
+        Ok(text)
+    }
 }
 
 /// The request, without the pod; and the pod as it came: read into a type, it would lose what the type does not know.

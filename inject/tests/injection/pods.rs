@@ -1,6 +1,7 @@
 //! What is added to pods, and to which.
 
 use crate::common::{asking, codes, injected, injected_by, injected_under, named, pod, settings};
+use gpu_handoff_inject::limits::POD_CONTAINERS;
 use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, UserNamespaces, VERSION};
 use gpu_handoff_policy::Policy;
 use serde_json::{Value, json};
@@ -264,6 +265,23 @@ fn pods_that_cannot_take_part_are_denied() {
     ] {
         assert!(injected_by(&pod(spec), &settings()).is_ok());
     }
+}
+
+#[test]
+fn a_pod_of_more_containers_than_any_has_is_denied_by_their_count_alone() {
+    let named = |from: usize, count: usize| {
+        (from..from + count).map(|i| json!({ "name": i.to_string() })).collect::<Vec<_>>()
+    };
+    let of = |containers, init| {
+        let spec = json!({ "containers": named(0, containers), "initContainers": named(containers, init) });
+        let mut pod = pod(spec);
+        pod["metadata"]["annotations"]["gpu-handoff.io/containers"] = json!("0");
+        pod
+    };
+    assert!(injected_by(&of(POD_CONTAINERS - 1, 1), &settings()).is_ok());
+    let mut over = of(POD_CONTAINERS, 1);
+    over["spec"]["hostPID"] = json!(true);
+    assert_eq!(codes(&over), [DenialCode::TooManyContainers]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn with(path: &str, value: Value) -> Value {
 /// The answer as the API server reads it.
 fn answered(review: &Value) -> Value {
     let answer = answer(review.to_string().as_bytes(), &rules()).unwrap();
-    let sent = answer.review;
+    let sent: Value = serde_json::from_slice(&answer.review).unwrap();
     assert_eq!((&sent["apiVersion"], &sent["kind"]), (&review["apiVersion"], &review["kind"]));
     assert_eq!(sent["response"]["uid"], review["request"]["uid"]);
     sent["response"].clone()
@@ -163,6 +163,27 @@ fn what_is_not_the_creation_of_a_pod_is_denied() {
 }
 
 #[test]
+fn the_largest_pod_has_an_answer_and_one_of_many_more_containers_a_short_no() {
+    let of = |containers: usize| {
+        let named: Vec<Value> = (0..containers).map(|i| json!({ "name": format!("c{i}") })).collect();
+        let mut pod = pod(json!({ "gpu-handoff.io/group": "llama" }));
+        pod["spec"]["containers"] = json!(named);
+        pod
+    };
+    let largest = of(gpu_handoff_inject::limits::POD_CONTAINERS);
+    assert_eq!(patched(&largest, &answered(&review(largest.clone()))), injected(&largest).unwrap().object);
+    let status = denied(&review(of(20_000)));
+    assert_eq!(status["details"]["causes"][0]["reason"], DenialCode::TooManyContainers.as_str());
+}
+
+#[test]
+fn an_answer_has_a_limit() {
+    let long = with("/request/uid", json!("u".repeat(limits::ANSWER_BYTES)));
+    let error = answer(long.to_string().as_bytes(), &rules()).unwrap_err();
+    assert!(matches!(error, ReviewError::AnswerTooLarge { .. }), "{error}");
+}
+
+#[test]
 fn a_pod_that_is_none_is_denied() {
     for object in [Value::Null, json!([]), json!("pod"), json!({ "spec": { "hostPID": "yes" } })] {
         let status = denied(&review(object));
@@ -262,7 +283,8 @@ proptest! {
     ) {
         let review = with(place, value);
         if let Ok(answer) = answer(review.to_string().as_bytes(), &rules()) {
-            let response = &answer.review["response"];
+            let review: Value = serde_json::from_slice(&answer.review).unwrap();
+            let response = &review["response"];
             prop_assert_eq!(response["allowed"] == true, answer.told.denied.is_empty());
             let message = response["status"]["message"].as_str().unwrap_or_default();
             prop_assert!(response["allowed"] == true || message.starts_with("denied: "));
