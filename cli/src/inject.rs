@@ -18,6 +18,7 @@ pub use documents::DocumentError;
 use objects::{Denied, Injector};
 
 pub(crate) mod documents;
+mod misplaced;
 mod objects;
 pub(crate) mod templates;
 mod yaml;

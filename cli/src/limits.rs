@@ -13,6 +13,9 @@ pub(crate) const INPUT_BYTES: u64 = 16 << 20;
 /// Most YAML or JSON documents in it.
 #[cfg(feature = "inject")]
 pub(crate) const DOCUMENTS: usize = 10_000;
+/// Places of one object with annotations that nobody reads there, which are told; the others are counted.
+#[cfg(feature = "inject")]
+pub(crate) const MISPLACED: usize = 8;
 /// How long one question to the API server may take.
 #[cfg(feature = "admin")]
 pub(crate) const API_TIME: Duration = Duration::from_secs(5);

@@ -284,9 +284,74 @@ fn what_is_seldom_meant_is_told_and_done() {
     set["kind"] = json!("Deployment");
     assert_eq!(warnings(&set), "");
     set["metadata"]["annotations"] = json!({"gpu-handoff.io/group": "llama"});
-    assert!(warnings(&set).contains("belong to the metadata of its pod template"));
+    assert!(
+        warnings(&set).contains("metadata.annotations: what begins with gpu-handoff.io/ does nothing there")
+    );
     set["apiVersion"] = json!("example.com/v1");
     assert!(warnings(&set).contains("passed on as it is"));
+}
+
+#[test]
+fn annotations_in_a_wrong_place_are_told_with_the_right_one() {
+    let misplaced = json!({"annotations": {"gpu-handoff.io/group": "g"}});
+    let pod = json!({"containers": [{"name": "app"}]});
+    let job = json!({"metadata": misplaced, "spec": {"template": {"spec": pod}}});
+    let template = annotated(&json!({"spec": pod}));
+    let replicated = json!({"a": {"template": {"spec": {"template": template}}}});
+    let homes =
+        ["spec.template", "spec.jobTemplate.spec.template", "spec.replicatedJobs.*.template.spec.template"];
+    for (group, kind, spec, found, home) in [
+        ("batch/v1", "CronJob", json!({"jobTemplate": job}), "spec.jobTemplate.metadata", homes[1]),
+        (
+            "jobset.x-k8s.io/v1",
+            "JobSet",
+            json!({"replicatedJobs": [{"template": job}]}),
+            "spec.replicatedJobs.0.template.metadata",
+            homes[2],
+        ),
+        (
+            "jobset.x-k8s.io/v1",
+            "JobSet",
+            json!({"replicatedJobs": replicated}),
+            "spec.replicatedJobs.a.template.spec.template.metadata",
+            homes[2],
+        ),
+        (
+            "apps/v1",
+            "Deployment",
+            json!({"metadata": misplaced, "template": {"spec": pod}}),
+            "spec.metadata",
+            homes[0],
+        ),
+        (
+            "apps/v1",
+            "Deployment",
+            json!({"template": {"annotations": misplaced["annotations"], "spec": pod}}),
+            "spec.template",
+            homes[0],
+        ),
+        ("apps/v1", "Deployment", json!([{"template": template}]), "spec.0.template.metadata", homes[0]),
+    ] {
+        let object = json!({"apiVersion": group, "kind": kind, "metadata": {"name": "x", "namespace": "ml"}, "spec": spec});
+        let output = inject(&["-o", "json"], &object.to_string());
+        let after: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), after), (Some(0), object));
+        let wanted = format!(
+            "warning: {kind} ml/x, {found}.annotations: what begins with gpu-handoff.io/ does nothing there: it belongs in \
+             {home}.metadata.annotations\n"
+        );
+        assert_eq!(text(&output.stderr), wanted);
+    }
+    let list =
+        json!({"apiVersion": "v1", "kind": "List", "items": {"a": {"kind": "Pod", "metadata": misplaced}}});
+    let told = text(&inject(&[], &list.to_string()).stderr);
+    assert!(told.contains(", items.a.metadata.annotations: what begins with"), "{told}");
+    let spec =
+        json!({"template": {"spec": pod}, "volumeClaimTemplates": vec![json!({"metadata": misplaced}); 10]});
+    let many =
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "x"}, "spec": spec});
+    let told = text(&inject(&[], &many.to_string()).stderr);
+    assert!(told.lines().count() == 9 && told.ends_with("StatefulSet x: and 2 more places\n"), "{told}");
 }
 
 #[test]

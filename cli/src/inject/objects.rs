@@ -8,7 +8,8 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::Namespace;
 use serde_json::Value;
 
-use super::{InjectFailure, templates};
+use super::{InjectFailure, misplaced, templates};
+use crate::limits;
 
 /// An object with a pod that is denied.
 #[derive(Debug)]
@@ -63,6 +64,7 @@ impl Injector {
     /// The object with what its pods ask for; `None` where nothing is added.
     pub(crate) fn inject(&mut self, object: &Value) -> Result<Option<Value>, InjectFailure> {
         if templates::is_list(object) {
+            self.look_for_misplaced(object, &[]);
             return self.inject_list(object);
         }
         let Some(paths) = templates::of(object) else {
@@ -78,12 +80,7 @@ impl Injector {
                 changed = true;
             }
         }
-        if !paths.iter().any(String::is_empty) && has_annotation(object) {
-            let name = place(object, "");
-            self.warnings.push(format!(
-                "{name}: annotations of {PREFIX} do nothing there: they belong to the metadata of its pod template"
-            ));
-        }
+        self.look_for_misplaced(object, &paths);
         Ok(changed.then_some(after))
     }
 
@@ -139,12 +136,30 @@ impl Injector {
 
     /// Says so where a kind that is not known has annotations of ours somewhere in it.
     fn look_at_stranger(&mut self, object: &Value) {
-        if has_annotation_within(object) {
+        if let Some(first) = misplaced::of(object, &[]).first() {
             self.warnings.push(format!(
-                "{}: passed on as it is: where its pods are is not known here; the webhook injects them when they are \
-                 created",
+                "{}, {first}: passed on as it is: where its pods are is not known here; the webhook injects them when \
+                 they are created",
                 place(object, "")
             ));
+        }
+    }
+
+    /// Says so where a kind that is known has annotations of ours where nobody reads them.
+    fn look_for_misplaced(&mut self, object: &Value, pods: &[String]) {
+        let found = misplaced::of(object, pods);
+        if found.is_empty() {
+            return;
+        }
+        let name = place(object, "");
+        let home = templates::homes(object).join(" or ");
+        for path in found.iter().take(limits::MISPLACED) {
+            self.warnings.push(format!(
+                "{name}, {path}: what begins with {PREFIX} does nothing there: it belongs in {home}"
+            ));
+        }
+        if let Some(more @ 1..) = found.len().checked_sub(limits::MISPLACED) {
+            self.warnings.push(format!("{name}: and {more} more places"));
         }
     }
 }
@@ -166,14 +181,6 @@ fn place(object: &Value, path: &str) -> String {
 fn has_annotation(object: &Value) -> bool {
     let annotations = object["metadata"]["annotations"].as_object();
     annotations.into_iter().flatten().any(|(key, _)| key.starts_with(PREFIX))
-}
-
-fn has_annotation_within(value: &Value) -> bool {
-    match value {
-        Value::Object(members) => has_annotation(value) || members.values().any(has_annotation_within),
-        Value::Array(items) => items.iter().any(has_annotation_within),
-        _ => false,
-    }
 }
 
 /// `defaultMode: 0644` is a number to Kubernetes, in octal, and a text to YAML 1.2. A text cannot be meant there.

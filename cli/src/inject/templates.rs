@@ -21,18 +21,33 @@ const KINDS: &[(&str, &str, &[&str])] = &[
 
 /// The paths of an object's pods and templates, as JSON pointers; `None` where its kind is not known to have any.
 pub(crate) fn of(object: &Value) -> Option<Vec<String>> {
-    let (group, kind) = (group(object), object["kind"].as_str()?);
-    let (_, _, paths) = KINDS.iter().find(|(g, k, _)| *g == group && *k == kind)?;
     let mut found = Vec::new();
-    for path in *paths {
+    for path in kind_of(object)? {
         expand(object, String::new(), path, &mut found);
     }
     Some(found)
 }
 
+/// Where annotations belong in an object of this kind, with dots; nothing where the kind is not known to have pods.
+pub(crate) fn homes(object: &Value) -> Vec<String> {
+    if is_list(object) {
+        return vec!["the pods and templates among the items of the list".to_owned()];
+    }
+    let paths = kind_of(object).unwrap_or_default().iter();
+    paths
+        .map(|path| format!("{path}/metadata/annotations").trim_start_matches('/').replace('/', "."))
+        .collect()
+}
+
 /// Whether it is a list of objects.
 pub(crate) fn is_list(object: &Value) -> bool {
     group(object).is_empty() && object["kind"] == "List"
+}
+
+fn kind_of(object: &Value) -> Option<&'static [&'static str]> {
+    let (group, kind) = (group(object), object["kind"].as_str()?);
+    let (_, _, paths) = KINDS.iter().find(|(g, k, _)| *g == group && *k == kind)?;
+    Some(paths)
 }
 
 /// `apps` of `apps/v1`; nothing of `v1`.
