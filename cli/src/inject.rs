@@ -16,6 +16,7 @@ use crate::limits;
 use documents::Document;
 pub use documents::DocumentError;
 use objects::{Denied, Injector};
+pub use templates::NamespaceError;
 
 pub(crate) mod documents;
 mod misplaced;
@@ -67,6 +68,9 @@ pub enum InjectFailure {
         "the settings cannot be used; --settings FILE gives them, --image IMAGE the one without a default"
     )]
     Settings(#[source] SettingsError),
+    /// What an object says its namespace is, is none.
+    #[error("{0} can be in no namespace of that name")]
+    Namespace(String, #[source] NamespaceError),
     /// The group's hash depends on the namespace.
     #[error("{0} does not say its namespace; --namespace NAME gives it")]
     NoNamespace(String),

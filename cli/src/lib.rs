@@ -36,7 +36,7 @@ pub use failure::Failure;
 #[cfg(feature = "inject")]
 pub use files::FileError;
 #[cfg(feature = "inject")]
-pub use inject::{DocumentError, InjectArgs, InjectFailure};
+pub use inject::{DocumentError, InjectArgs, InjectFailure, NamespaceError};
 #[cfg(feature = "policy")]
 pub use policy::{PolicyCommand, PolicyFailure};
 

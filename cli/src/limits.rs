@@ -13,6 +13,9 @@ pub(crate) const INPUT_BYTES: u64 = 16 << 20;
 /// Most YAML or JSON documents in it.
 #[cfg(feature = "inject")]
 pub(crate) const DOCUMENTS: usize = 10_000;
+/// Longest piece of a foreign value that a message repeats, in characters.
+#[cfg(feature = "inject")]
+pub(crate) const SHOWN_CHARS: usize = 100;
 /// Places of one object with annotations that nobody reads there, which are told; the others are counted.
 #[cfg(feature = "inject")]
 pub(crate) const MISPLACED: usize = 8;

@@ -11,7 +11,7 @@ use gpu_handoff_policy::{Policy, PolicyError};
 use crate::args::Format;
 use crate::failure::{Failure, write_causes};
 use crate::files::{self, FileError};
-use crate::inject::DocumentError;
+use crate::inject::{DocumentError, NamespaceError};
 
 mod can_share;
 mod check;
@@ -50,6 +50,9 @@ pub enum PolicyFailure {
         "wanted two pods, found {0}: name each as NAMESPACE/GROUP[/SERVICE-ACCOUNT], or give manifests by --filename"
     )]
     NotTwo(usize),
+    /// What an object says its namespace is, is none.
+    #[error("{0} can be in no namespace of that name")]
+    Namespace(String, #[source] NamespaceError),
     /// The group depends on the namespace.
     #[error("{0} does not say its namespace; --namespace NAME gives it")]
     NoNamespace(String),

@@ -203,6 +203,22 @@ fn the_namespace_must_be_known_where_it_matters() {
 }
 
 #[test]
+fn a_namespace_that_cannot_be_is_refused_and_not_replaced() {
+    for (value, told) in [("12", "is 12, which is no text"), ("ML", "is \"ML\", which is no name of one")] {
+        let pod = POD.replace("namespace: ml", &format!("namespace: {value}"));
+        let output = inject(&["-n", "other"], &pod);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""));
+        assert!(
+            text(&output.stderr).contains(&format!("metadata.namespace {told}")),
+            "{}",
+            text(&output.stderr)
+        );
+        let asks_nothing = pod.replace("gpu-handoff.io", "example.com");
+        assert_eq!(text(&inject(&[], &asks_nothing).stdout), asks_nothing);
+    }
+}
+
+#[test]
 fn settings_come_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("settings.yaml");

@@ -179,12 +179,14 @@ fn manifests_name_pods_as_well() {
     let both =
         format!("{decoder}---\n{guest}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bystander}}\n");
     let homeless = pod("", "infer", "");
+    let wrong = pod("  namespace: 12\n", "infer", "");
     let files = [
         ("p", FRAMES),
         ("both", &both),
         ("decoder", &decoder),
         ("stranger", &stranger),
         ("homeless", &homeless),
+        ("wrong", &wrong),
     ];
     let ask = |arguments: &[&str]| said(&files, &[&["can-share", "--file", "p"], arguments].concat());
     let (code, text) = ask(&["-f", "both"]);
@@ -198,6 +200,9 @@ fn manifests_name_pods_as_well() {
     assert!(text.contains("does not say its namespace; --namespace NAME gives it"), "{text}");
     let (code, text) = ask(&["-f", "decoder", "-f", "homeless", "-n", "ml"]);
     assert_eq!(code, Some(0), "{text}");
+    let (code, text) = ask(&["-f", "decoder", "-f", "wrong", "-n", "ml"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("metadata.namespace is 12, which is no text"), "{text}");
     let (code, text) = ask(&["-f", "decoder", "ml/infer"]);
     assert_eq!(code, Some(0), "{text}");
 }

@@ -127,7 +127,10 @@ impl Injector {
 
     /// The namespace that the object says, or that was given. Where the pod asks for nothing, any will do.
     fn namespace_of(&self, object: &Value, place: &str, asks: bool) -> Result<Namespace, InjectFailure> {
-        let own = object["metadata"]["namespace"].as_str().and_then(|text| text.parse().ok());
+        let own = match templates::namespace(object) {
+            Err(error) if asks => return Err(InjectFailure::Namespace(place.to_owned(), error)),
+            own => own.ok().flatten(),
+        };
         let fallback = || (!asks).then(|| "default".parse().ok()).flatten();
         own.or_else(|| self.namespace.clone())
             .or_else(fallback)

@@ -1,6 +1,9 @@
 //! Where pods are in Kubernetes objects.
 
+use gpu_handoff_protocol::{IdError, Namespace};
 use serde_json::Value;
+
+use crate::limits;
 
 /// Kinds whose pods are known: API group, kind, and the path to a pod or to templates of pods. `*` is every item of a list.
 const KINDS: &[(&str, &str, &[&str])] = &[
@@ -37,6 +40,37 @@ pub(crate) fn homes(object: &Value) -> Vec<String> {
     paths
         .map(|path| format!("{path}/metadata/annotations").trim_start_matches('/').replace('/', "."))
         .collect()
+}
+
+/// Why an object's namespace is none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamespaceError {
+    /// It is a number, a list or the like.
+    #[error("metadata.namespace is {0}, which is no text")]
+    NoText(String),
+    /// No namespace has such a name.
+    #[error("metadata.namespace is {0}, which is no name of one")]
+    NoName(String, #[source] IdError),
+}
+
+/// The namespace that an object says; `None` where it says none.
+pub(crate) fn namespace(object: &Value) -> Result<Option<Namespace>, NamespaceError> {
+    let shown = |value: &Value| {
+        let text = value.to_string();
+        match text.char_indices().nth(limits::SHOWN_CHARS) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text,
+        }
+    };
+    match &object["metadata"]["namespace"] {
+        Value::Null => Ok(None),
+        Value::String(text) if text.is_empty() => Ok(None),
+        value @ Value::String(text) => {
+            text.parse().map(Some).map_err(|e| NamespaceError::NoName(shown(value), e))
+        }
+        value => Err(NamespaceError::NoText(shown(value))),
+    }
 }
 
 /// Whether it is a list of objects.
@@ -84,6 +118,21 @@ mod tests {
         assert_eq!(paths("v1", "ConfigMap"), None);
         assert_eq!(paths("v1", "Pod"), Some(vec![String::new()]));
         assert_eq!(of(&json!("text")), None);
+    }
+
+    #[test]
+    fn a_namespace_is_a_name_or_not_there() {
+        let of =
+            |value: Value| namespace(&json!({"metadata": {"namespace": value}})).map_err(|e| e.to_string());
+        assert_eq!(of(json!("ml")), Ok(Some("ml".parse().unwrap())));
+        assert_eq!((of(json!("")), of(json!(null))), (Ok(None), Ok(None)));
+        assert_eq!(namespace(&json!("text")).unwrap(), None);
+        assert_eq!(of(json!(12)).unwrap_err(), "metadata.namespace is 12, which is no text");
+        let long = of(json!("ä".repeat(1 << 20))).unwrap_err();
+        assert!(
+            long.starts_with("metadata.namespace is \"ä") && long.len() < 4 * limits::SHOWN_CHARS,
+            "{long}"
+        );
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn member(
     if !annotations.keys().any(|key| key.starts_with(gpu_handoff_inject::keys::PREFIX)) {
         return Ok(None);
     }
-    let own = object["metadata"]["namespace"].as_str().and_then(|text| text.parse().ok());
+    let own = templates::namespace(object).map_err(|e| PolicyFailure::Namespace(shown.clone(), e))?;
     let namespace = own.or_else(|| namespace.cloned());
     let namespace: Namespace = namespace.ok_or_else(|| PolicyFailure::NoNamespace(shown.clone()))?;
     let denied = |denial| PolicyFailure::Denied(shown.clone(), Box::new(denial));
