@@ -188,11 +188,17 @@ impl From<serde_json::Error> for Failure {
 /// What is wrong, and why: a line each.
 #[cfg(feature = "inject")]
 pub(crate) fn write_causes(f: &mut fmt::Formatter<'_>, error: &dyn Error) -> fmt::Result {
-    writeln!(f, "error: {error}")?;
+    write_line(f, format_args!("error: {error}"))?;
     let mut cause = error.source();
     while let Some(error) = cause {
-        writeln!(f, "  because: {error}")?;
+        write_line(f, format_args!("  because: {error}"))?;
         cause = error.source();
     }
     Ok(())
+}
+
+/// A line with text of files that somebody else may have written.
+#[cfg(feature = "inject")]
+pub(crate) fn write_line(f: &mut fmt::Formatter<'_>, line: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "{}", crate::output::one_line(&line.to_string()))
 }

@@ -13,6 +13,7 @@ use crate::Format;
 use crate::failure::{Failure, write_causes};
 use crate::files::{self, FileError, shown};
 use crate::limits;
+use crate::output::{self, one_line};
 use documents::Document;
 pub use documents::DocumentError;
 use objects::{Denied, Injector};
@@ -96,7 +97,7 @@ impl InjectFailure {
 /// Reads, injects, and writes what came of it; warnings go to `err`. Nothing is written if anything is denied.
 pub(crate) fn run(
     args: InjectArgs,
-    output: Format,
+    format: Format,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -116,10 +117,10 @@ pub(crate) fn run(
         .collect();
     let injected = injected?;
     for warning in injector.warnings() {
-        writeln!(err, "warning: {warning}")?;
+        writeln!(err, "warning: {}", one_line(warning))?;
     }
     injector.into_result()?;
-    match output {
+    match format {
         Format::Json => write_json(injected, out),
         Format::Yaml | Format::Text => write_yaml(&injected, out),
     }
@@ -152,7 +153,7 @@ fn write_json(injected: Vec<(Document<'_>, Option<Value>)>, out: &mut dyn Write)
         1 => objects.remove(0),
         _ => json!({ "apiVersion": "v1", "kind": "List", "items": objects }),
     };
-    crate::output::json(out, &whole)
+    output::json(out, &whole)
 }
 
 fn read_policy(path: Option<&Path>) -> Result<Policy, InjectFailure> {

@@ -58,7 +58,7 @@ pub(crate) fn time(ms: u64) -> String {
 }
 
 /// Text of somebody else's, on one line and without what a terminal takes for a command.
-#[cfg(feature = "admin")]
+#[cfg(any(feature = "admin", feature = "inject"))]
 pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -219,6 +219,35 @@ fn a_namespace_that_cannot_be_is_refused_and_not_replaced() {
 }
 
 #[test]
+fn what_a_file_says_is_no_command_to_the_terminal() {
+    let name = |pod: &str| pod.replace("name: server", "name: \"a\\e[31m\\r\\nwarning: b\\u009b\"");
+    let warned =
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: server\n  labels: {gpu-handoff.io/group: x}\n";
+    let misplaced = json!({"kind": "List", "apiVersion": "v1", "\u{1b}[2J\n": {"gpu-handoff.io/group": "x"}});
+    for (input, code, lines) in [
+        (name(warned), 0, 1),
+        (name(POD).replace("image: app:1", "image: [1]"), 1, 5),
+        (name(POD).replace("namespace: ml", "namespace: 12"), 2, 2),
+        (name(POD).replace("  namespace: ml\n", ""), 2, 1),
+        (name(POD).replace("kind: Pod", "kind: Pad"), 0, 1),
+        (misplaced.to_string(), 0, 1),
+        ("a: !x%1b%5b31m y\n".to_owned(), 2, 2),
+    ] {
+        let output = inject(&[], &input);
+        let told = text(&output.stderr);
+        assert_eq!((output.status.code(), told.lines().count()), (Some(code), lines), "{told:?}");
+        assert!(!told.replace('\n', "").contains(char::is_control), "{told:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("settings.yaml");
+    std::fs::write(&path, "\"\\e[31m\\n\": 1\n").unwrap();
+    for option in ["--settings", "--policy"] {
+        let told = text(&inject(&[option, path.to_str().unwrap()], POD).stderr);
+        assert!(!told.replace('\n', "").contains(char::is_control) && told.contains("[31m"), "{told:?}");
+    }
+}
+
+#[test]
 fn settings_come_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("settings.yaml");

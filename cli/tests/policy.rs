@@ -206,3 +206,19 @@ fn manifests_name_pods_as_well() {
     let (code, text) = ask(&["-f", "decoder", "ml/infer"]);
     assert_eq!(code, Some(0), "{text}");
 }
+
+#[test]
+fn what_a_file_says_is_no_command_to_the_terminal() {
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "a\u{1b}[31m\nyes: b", "namespace": "ml", "annotations": {"gpu-handoff.io/group": "infer"}},
+    });
+    let files = [("p", FRAMES), ("f", &pod.to_string()), ("bad", "\"\\e[31m\\n\": 1\n")];
+    for (arguments, code) in
+        [(vec!["can-share", "--file", "p", "-f", "f", "ml/infer"], 0), (vec!["check", "bad"], 1)]
+    {
+        let (found, text) = said(&files, &arguments);
+        assert_eq!((found, text.trim_end().lines().count()), (Some(code), 1), "{text:?}");
+        assert!(text.contains("[31m") && !text.trim_end().contains(char::is_control), "{text:?}");
+    }
+}

@@ -9,6 +9,7 @@ use gpu_handoff_protocol::Namespace;
 use serde_json::Value;
 
 use super::{InjectFailure, misplaced, templates};
+use crate::failure::write_line;
 use crate::limits;
 
 /// An object with a pod that is denied.
@@ -21,13 +22,16 @@ pub struct Denied {
 impl Denied {
     /// The object, then each reason with its remedy.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "error: {} is denied", self.place)?;
+        write_line(f, format_args!("error: {} is denied", self.place))?;
         for reason in self.denial.reasons() {
             let compared = reason.compared();
-            writeln!(f, "  {}", reason.code())?;
-            writeln!(f, "    {}: wanted {}, found {}", compared.what, compared.wanted, compared.found)?;
-            writeln!(f, "    remedy: {}", reason.remedy())?;
-            writeln!(f, "    more: gpu-handoff explain {}", reason.code())?;
+            write_line(f, format_args!("  {}", reason.code()))?;
+            write_line(
+                f,
+                format_args!("    {}: wanted {}, found {}", compared.what, compared.wanted, compared.found),
+            )?;
+            write_line(f, format_args!("    remedy: {}", reason.remedy()))?;
+            write_line(f, format_args!("    more: gpu-handoff explain {}", reason.code()))?;
         }
         match self.denial.more() {
             0 => Ok(()),

@@ -58,7 +58,7 @@ fn write_text(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     match read {
-        Err(error) => writeln!(out, "{file}: {error}")?,
+        Err(error) => writeln!(out, "{}", output::one_line(&format!("{file}: {error}")))?,
         Ok(policy) => writeln!(
             out,
             "{file}: a policy; rules of exchange: {}, namespaces with terms of their own: {}",

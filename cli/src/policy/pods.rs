@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::PolicyFailure;
 use crate::inject::{documents, templates};
+use crate::output::one_line;
 use crate::{files, limits};
 
 /// The service account of a pod that names none.
@@ -88,7 +89,7 @@ fn member(
     namespace: Option<&Namespace>,
 ) -> Result<Option<Pod>, PolicyFailure> {
     let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
-    let shown = format!("{} {}", kind.unwrap_or("Pod"), name.unwrap_or("without a name"));
+    let shown = one_line(&format!("{} {}", kind.unwrap_or("Pod"), name.unwrap_or("without a name")));
     let texts = |key: &str| {
         let entries = template["metadata"][key].as_object().into_iter().flatten();
         entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
