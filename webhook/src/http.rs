@@ -1,19 +1,23 @@
 //! HTTP: which paths there are, and how much and how long may be read.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use gpu_handoff_logs::chain;
-use http_body_util::{BodyExt, Collected, Full, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 use tracing::{debug, info};
 
-use crate::crowd::Place;
+use crate::crowd::{Place, Room};
 use crate::limits;
 use crate::names::{HEALTH_PATH, INJECT_PATH, READY_PATH};
+use crate::pulse::Pulse;
 use crate::ready::Ready;
 use crate::review::{self, ReviewError, Told};
 use crate::settings::Rules;
@@ -41,8 +45,10 @@ enum Refused {
     NoLength,
     #[error("wanted at most {} bytes, found {found}", limits::REVIEW_BYTES)]
     TooLarge { found: u64 },
-    #[error("the review took longer than {} s to arrive", limits::REQUEST_TIME.as_secs())]
+    #[error("the review took longer than {} s to arrive", limits::READING_TIME.as_secs())]
     Slow,
+    #[error("too much is being read and written: try again")]
+    Busy,
     #[error("read the review to its end")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
@@ -58,6 +64,7 @@ impl Refused {
             Self::NoLength => StatusCode::LENGTH_REQUIRED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Broken(_) => StatusCode::BAD_REQUEST,
             Self::Review(
                 ReviewError::Patch(_) | ReviewError::Write(_) | ReviewError::AnswerTooLarge { .. },
@@ -81,7 +88,14 @@ impl Handler {
     }
 
     /// The answer to a request that came on the connection of that place: always one.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
+    pub(crate) async fn answer(&self, request: Request<Incoming>, place: &Place) -> Response<Reply> {
+        // One that came together with the one before it begins here.
+        place.pulse().begin();
+        let response = self.respond(request, place).await;
+        response.map(|body| Reply { body, pulse: Arc::clone(place.pulse()) })
+    }
+
+    async fn respond(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let answered = match (request.method(), path) {
             (&Method::GET, HEALTH_PATH) => Ok(text(StatusCode::OK, "ok\n")),
@@ -119,25 +133,68 @@ impl Handler {
         if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(JSON)) {
             return Err(Refused::ContentType);
         }
-        let reading = timeout(limits::REQUEST_TIME, read(request.into_body(), place));
-        let review = reading.await.map_err(|_| Refused::Slow)??;
+        let reading = timeout_at(place.pulse().arrives_until(), read(request.into_body(), place));
+        let (review, room) = reading.await.map_err(|_| Refused::Slow)??;
         let rules = Arc::clone(&self.rules.borrow());
         let answer = review::answer(&review, &rules)?;
+        drop(review);
+        place.pulse().keep(for_answer(room, answer.review.len(), place)?);
         tell(&answer.told);
         Ok(with_type(StatusCode::OK, JSON, answer.review))
     }
 }
 
 /// Reads a review once there is room for it.
-async fn read(body: Incoming, place: &Place) -> Result<Bytes, Refused> {
+async fn read(body: Incoming, place: &Place) -> Result<(Bytes, Room), Refused> {
     let found = body.size_hint().exact().ok_or(Refused::NoLength)?;
     let Some(bytes) = usize::try_from(found).ok().filter(|bytes| *bytes <= limits::REVIEW_BYTES) else {
         return Err(Refused::TooLarge { found });
     };
-    // Given back when all has been read: answering waits for nobody.
-    let _room = place.room(bytes).await.map_err(|_| Refused::Slow)?;
+    let room = place.room(bytes).await.map_err(|_| Refused::Slow)?;
     let read = Limited::new(body, limits::REVIEW_BYTES).collect().await;
-    read.map(Collected::to_bytes).map_err(Refused::Broken)
+    read.map(|read| (read.to_bytes(), room)).map_err(Refused::Broken)
+}
+
+/// Room for an answer instead of that for its review.
+fn for_answer(mut room: Room, bytes: usize, place: &Place) -> Result<Room, Refused> {
+    if room.shrink(bytes) {
+        return Ok(room);
+    }
+    drop(room);
+    place.room_now(bytes).map_err(|_| Refused::Busy)
+}
+
+/// An answer's body. The pulse hears when the connection has taken all of it, or wants none of it.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    body: Full<Bytes>,
+    pulse: Arc<Pulse>,
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.pulse.answered();
+    }
 }
 
 fn tell(told: &Told) {

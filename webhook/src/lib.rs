@@ -10,7 +10,7 @@
 //! | what is asked and answered | `review.rs`, `values.rs` |
 //! | where it listens | `listen.rs` |
 //! | HTTP: paths, sizes, times | `http.rs` |
-//! | connections: TLS, how many, how long | `server.rs`, `crowd.rs` |
+//! | connections: TLS, how many, how long | `server.rs`, `crowd.rs`, `pulse.rs`, `paced.rs` |
 //! | whether this replica should be asked | `ready.rs` |
 //! | the administrator's settings, and their changes | `settings.rs` |
 //! | certificates that it makes for itself | [`certificates`], `secret.rs` |
@@ -27,6 +27,8 @@ mod http;
 pub mod limits;
 mod listen;
 pub mod names;
+mod paced;
+mod pulse;
 mod ready;
 mod review;
 mod secret;

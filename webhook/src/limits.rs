@@ -6,18 +6,20 @@ use std::time::Duration;
 pub const REVIEW_BYTES: usize = 3 << 20;
 /// Values, and entries of maps, in a review. A pod has a few hundred; in memory each takes a hundred times its text.
 pub const REVIEW_VALUES: usize = 65_536;
-/// Bytes of all reviews that are being read. One more waits for room as long as its time lasts.
-pub const READING_BYTES: usize = 32 << 20;
-/// Bytes of those that one address sends.
-pub const READING_BYTES_PER_ADDRESS: usize = 16 << 20;
-/// How long a request may take, from its headers to its answer: the API server waits no longer.
+/// Bytes of all reviews that are being read and of their answers that have not gone. One more waits for room within its time.
+pub const ROOM_BYTES: usize = 32 << 20;
+/// Bytes of those of one address: a few addresses cannot take all of it.
+pub const ROOM_BYTES_PER_ADDRESS: usize = 8 << 20;
+/// How long a request may take, from its first byte to the last of its answer: the API server waits no longer.
 pub const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// How long of that it may take to arrive: the rest is for saying that it took too long.
+pub const READING_TIME: Duration = Duration::from_secs(4);
 /// Bytes of an answer. One has a few thousand.
 pub const ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of a user's text in an answer that is no review.
 pub const SHOWN_BYTES: usize = 256;
 
-/// Connections at a time. One more is closed at once.
+/// Connections at a time. For one more, one of an address that has more gives way, or it is closed at once.
 pub const CONNECTIONS: usize = 768;
 /// Connections of one address at a time: a pod of the cluster cannot take all of them.
 pub const CONNECTIONS_PER_ADDRESS: usize = 384;
@@ -25,7 +27,7 @@ pub const CONNECTIONS_PER_ADDRESS: usize = 384;
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// How long a new connection may take to its first request.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may take to its next request, headers and all: the API server gives up idle ones after 90 s.
+/// How long a connection may be without a request after one: the API server gives up idle ones after 90 s.
 pub const NEXT_REQUEST_TIME: Duration = Duration::from_secs(100);
 /// Bytes of a request's line and headers.
 pub const HEADER_BYTES: usize = 16 << 10;
@@ -76,5 +78,7 @@ const fn days(days: u64) -> Duration {
 const _: () = {
     assert!(SERVING_LIFE.as_secs() + SERVING_RENEWAL.as_secs() < AUTHORITY_RENEWAL.as_secs());
     assert!(AUTHORITY_SETTLES.as_secs() < SERVING_RENEWAL.as_secs());
-    assert!(READING_BYTES_PER_ADDRESS >= REVIEW_BYTES && READING_BYTES > READING_BYTES_PER_ADDRESS);
+    assert!(ROOM_BYTES_PER_ADDRESS >= REVIEW_BYTES && ROOM_BYTES > ROOM_BYTES_PER_ADDRESS);
+    assert!(ROOM_BYTES_PER_ADDRESS >= ANSWER_BYTES);
+    assert!(READING_TIME.as_secs() < REQUEST_TIME.as_secs() && REQUEST_TIME.as_secs() < DRAIN_TIME.as_secs());
 };

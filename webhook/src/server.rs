@@ -2,7 +2,7 @@
 //! never holds more than one request.
 
 use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -22,6 +22,7 @@ use tracing::{debug, error, warn};
 use crate::crowd::{Crowd, Place};
 use crate::http::Handler;
 use crate::limits;
+use crate::paced::Paced;
 
 /// What all connections share.
 #[derive(Clone)]
@@ -78,17 +79,25 @@ async fn accept_until(
     }
 }
 
-/// A connection from its first byte to its last.
+/// A connection from its first byte to its last, or as long as its pulse lets it.
 async fn attend(stream: TcpStream, peer: SocketAddr, place: Place, shared: Shared) {
-    match timeout(limits::HANDSHAKE_TIME, shared.tls.accept(stream)).await {
-        Ok(Ok(stream)) => {
-            if let Err(error) = answer(TokioIo::new(stream), &place, &shared).await {
+    tokio::select! {
+        () = converse(stream, peer, &place, &shared) => {}
+        why = place.pulse().over() => debug!(%peer, why, "a connection was let go of"),
+    }
+}
+
+async fn converse(stream: TcpStream, peer: SocketAddr, place: &Place, shared: &Shared) {
+    match shared.tls.accept(stream).await {
+        Ok(stream) => {
+            place.pulse().greeted();
+            let stream = TokioIo::new(Paced::new(stream, Arc::clone(place.pulse())));
+            if let Err(error) = answer(stream, place, shared).await {
                 debug!(%peer, %error, "a connection ended");
             }
         }
         // Also how whoever does not trust our certificate says so; the API server tells whose pod it was.
-        Ok(Err(error)) => debug!(%peer, %error, "a TLS handshake failed"),
-        Err(_) => debug!(%peer, "a TLS handshake took too long"),
+        Err(error) => debug!(%peer, %error, "a TLS handshake failed"),
     }
 }
 
@@ -96,27 +105,18 @@ async fn answer<S>(stream: TokioIo<S>, place: &Place, shared: &Shared) -> hyper:
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    let asked = Arc::new(Notify::new());
-    let service = service_fn(|request| {
-        asked.notify_one();
-        async move { Ok::<_, Infallible>(shared.handler.answer(request, place).await) }
-    });
+    let service =
+        service_fn(async |request| Ok::<_, Infallible>(shared.handler.answer(request, place).await));
+    // The pulse limits each wait of its own.
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits::NEXT_REQUEST_TIME)
+        .header_read_timeout(None)
         .max_header_size(limits::HEADER_BYTES)
         .max_buf_size(limits::BUFFER_BYTES)
         .serve_connection(stream, service);
     let mut connection = pin!(connection);
-    let never_asked = async {
-        if timeout(limits::FIRST_REQUEST_TIME, asked.notified()).await.is_ok() {
-            pending::<()>().await;
-        }
-    };
     let mut closing = shared.closing.clone();
     tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = never_asked => return Ok(()),
         // An error would mean that the server is gone; then this is, too.
         _ = closing.wait_for(|closing| *closing) => {}
     }

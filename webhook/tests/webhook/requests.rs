@@ -6,8 +6,11 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout};
 
 use crate::client::{self, Connection, asking, operations, request, review};
 use crate::files::Pair;
@@ -136,6 +139,58 @@ async fn who_is_slow_is_let_go_of() {
     );
     assert_eq!((silent, nothing_asked.as_str(), half_a_head.as_str()), (0, "", ""));
     assert!(half_a_body.starts_with("HTTP/1.1 408 "), "{half_a_body}");
+}
+
+#[tokio::test]
+async fn a_next_request_that_has_begun_has_as_little_time_as_a_first_one() {
+    let (running, pair) = started().await;
+    let mut stream = client::encrypted(running.address, &pair.authority).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nok\n") {
+        assert_ne!(soon("an answer", stream.read_buf(&mut answer)).await.unwrap(), 0);
+    }
+    stream.write_all(b"G").await.unwrap();
+    drop(soon("the end of a request that was never whole", stream.read_to_end(&mut answer)).await);
+    assert!(answer.ends_with(b"\r\n\r\nok\n"));
+}
+
+#[tokio::test]
+async fn who_never_reads_answers_is_let_go_of_and_no_end_waits_for_it() {
+    let (mut running, pair) = started().await;
+    let mut stream = client::encrypted(running.address, &pair.authority).await.unwrap();
+    let mut large = review(Value::Null);
+    large["request"]["uid"] = json!("u".repeat(limits::ANSWER_BYTES - 1_024));
+    let large = large.to_string();
+    let head = "POST /inject HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let request = format!("{head}content-length: {}\r\n\r\n{large}", large.len());
+    // Each is read once the answer before it has gone: when one is read no more, all buffers are full.
+    let moment = Duration::from_secs(1);
+    while let Ok(written) = timeout(moment, stream.write_all(request.as_bytes())).await {
+        written.unwrap();
+    }
+    running.stop();
+    let begin = Instant::now();
+    let gone = async { while stream.write_all(request.as_bytes()).await.is_ok() {} };
+    soon("the end of a connection whose answers are not read", gone).await;
+    assert!(begin.elapsed() < limits::REQUEST_TIME);
+    running.ended().await.unwrap();
+    assert!(begin.elapsed() < limits::LEAVE_TIME + limits::DRAIN_TIME);
+}
+
+#[tokio::test]
+async fn two_addresses_do_not_keep_others_out() {
+    let (running, pair) = started().await;
+    let mut held = Vec::new();
+    for last in [2, 3] {
+        for _ in 0..limits::CONNECTIONS_PER_ADDRESS {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+            held.push(socket.connect(running.address).await.unwrap());
+        }
+    }
+    assert_eq!(connected(&running, &pair).await.inject(&asking()).await["allowed"], true);
+    drop(held);
 }
 
 async fn image(connection: &mut Connection) -> String {
