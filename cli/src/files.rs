@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// The text of a file that may be a policy. One byte more than one may have is a finding about the policy, many more are none that
+/// The text of a file that may be a policy, or settings. One byte more than one may have is a finding about it, many more are none that
 /// anybody needs.
 pub(crate) fn read_policy(path: &Path) -> Result<String, FileError> {
     read(path, 2 * gpu_handoff_policy::limits::TEXT_BYTES as u64)

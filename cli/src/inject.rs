@@ -60,7 +60,7 @@ pub enum InjectFailure {
     Document(String, #[source] DocumentError),
     /// The settings are no YAML, or have a field that does not exist or cannot have that value.
     #[error("the settings {0} cannot be read")]
-    SettingsForm(String, #[source] serde_yaml::Error),
+    SettingsForm(String, #[source] PolicyError),
     /// The policy is none.
     #[error("{0} is no policy")]
     Policy(String, #[source] PolicyError),
@@ -164,8 +164,8 @@ fn read_policy(path: Option<&Path>) -> Result<Policy, InjectFailure> {
 fn read_settings(path: Option<&Path>, image: Option<String>) -> Result<Settings, InjectFailure> {
     let mut settings = match path {
         Some(path) => {
-            let text = files::read(path, limits::INPUT_BYTES)?;
-            serde_yaml::from_str(&text).map_err(|e| InjectFailure::SettingsForm(shown(path), e))?
+            let text = files::read_policy(path)?;
+            Settings::read(&text).map_err(|e| InjectFailure::SettingsForm(shown(path), e))?
         }
         None => Settings::with_image(""),
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(12);
 /// After what time the user is told what is waited for.
 pub(crate) const SILENT_TIME: Duration = Duration::from_secs(1);
-/// Largest input of `inject`, and largest settings, in bytes.
+/// Largest input of `inject`, in bytes.
 #[cfg(feature = "inject")]
 pub(crate) const INPUT_BYTES: u64 = 16 << 20;
 /// Most YAML or JSON documents in it.

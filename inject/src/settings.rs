@@ -1,5 +1,6 @@
 //! What the administrator decides about all pods that take part.
 
+use gpu_handoff_policy::{PolicyError, Subject, read_plain};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -192,6 +193,14 @@ impl Settings {
         }
     }
 
+    /// Reads settings that are a text of their own, YAML or JSON. They are not checked yet.
+    ///
+    /// # Errors
+    /// What is wrong first, and where.
+    pub fn read(text: &str) -> Result<Self, PolicyError> {
+        read_plain(text, Subject::Settings)
+    }
+
     /// Checks what its type does not say.
     ///
     /// # Errors
@@ -291,5 +300,21 @@ mod tests {
         }
         let many = vec!["kata"; limits::SETTINGS_ITEMS + 1];
         assert!(matches!(check(json!({"sandboxed-runtime-classes": many})), SettingsError::TooMany { .. }));
+    }
+
+    #[test]
+    fn texts_are_read_that_cost_little() {
+        let text = "\u{feff}# for & of nobody!\nimage: a:1\nsandboxed-runtime-classes: [kata*, \"x*\"]\r\n";
+        assert_eq!(Settings::read(text).unwrap().sandboxed_runtime_classes, ["kata*", "x*"]);
+        let refused = |text: &str| Settings::read(text).unwrap_err().to_string();
+        assert_eq!(refused("image: x\nimmage: y\n").split(" column").next(), Some("line 2"));
+        let deep = format!("image: {}", "[".repeat(100_000));
+        assert_eq!(refused(&deep), "line 1 column 40: brackets within brackets, expected at most 32");
+        for text in
+            ["image: &a x\n", "image: !x y\n", "%YAML 1.2\n---\nimage: x\n", "image: x\n---\nimage: y\n"]
+        {
+            assert!(refused(text).contains("a file of settings"), "{}", refused(text));
+        }
+        assert!(Settings::read("image: *a\n").is_err());
     }
 }

@@ -16,6 +16,7 @@
 //! | what it may grant and this version does not do | `not_yet` |
 //! | bytes and times as people write them; lists and maps with a limit | `amount`, `bounded` |
 //! | from text, with line and column of what is wrong | `read` |
+//! | as much of YAML as policies and settings need | `plain` |
 //! | files that may become other ones | `files` |
 //! | every limit, with its unit | [`limits`] |
 
@@ -28,6 +29,7 @@ mod gap;
 pub mod limits;
 mod not_yet;
 mod party;
+mod plain;
 mod policy;
 mod quota;
 mod read;
@@ -40,6 +42,7 @@ pub use exchange::{Exchange, GroupRef, Rule, RuleName, Side};
 pub use files::{Contents, FileError, Files};
 pub use gap::{Almost, Differs, Gap};
 pub use party::{Asks, Party};
+pub use plain::{Subject, read_plain};
 pub use policy::Policy;
 pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};

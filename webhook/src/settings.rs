@@ -26,7 +26,7 @@ pub enum SettingsError {
         /// Which file.
         path: PathBuf,
         /// Where, and what is wrong.
-        source: serde_yaml::Error,
+        source: PolicyError,
     },
     /// They cannot be.
     #[error("the settings {path} cannot be used")]
@@ -122,7 +122,8 @@ async fn changed(file: &mut Option<Files>) -> (PathBuf, Result<Contents<1>, File
 }
 
 fn read_settings(path: &Path, [text]: &Contents<1>) -> Result<Settings, SettingsError> {
-    let settings: Settings = serde_yaml::from_slice(text)
+    // What is no text is none; which byte is not, nobody needs to know.
+    let settings = Settings::read(&String::from_utf8_lossy(text))
         .map_err(|source| SettingsError::Form { path: path.to_owned(), source })?;
     settings.check().map_err(|source| SettingsError::Values { path: path.to_owned(), source })?;
     Ok(settings)
@@ -130,6 +131,5 @@ fn read_settings(path: &Path, [text]: &Contents<1>) -> Result<Settings, Settings
 
 fn read_policy(path: &Path, [text]: &Contents<1>) -> Result<Policy, SettingsError> {
     let none = |source| SettingsError::Policy { path: path.to_owned(), source };
-    // What is no text is no policy; which byte is not, nobody needs to know.
     Policy::read(&String::from_utf8_lossy(text)).map_err(none)
 }

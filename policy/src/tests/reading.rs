@@ -135,7 +135,7 @@ fn what_yaml_has_beside_is_not_taken() {
         ("quota: !mine {}\n", "line 2 column 8: `!`: a policy takes neither anchors nor tags"),
         (
             "namespaces: {a: {}}\n---\nlegacy: deny\n",
-            "line 3 column 1: a second document, expected one policy",
+            "line 3 column 1: a second document, expected a policy alone",
         ),
         ("%TAG !a! b\n", "line 2 column 1: a directive of YAML"),
         (
@@ -151,6 +151,7 @@ fn what_yaml_has_beside_is_not_taken() {
     let commented = "# &, *, ! and [[[ mean nothing here\nlegacy: deny # nor * here\r\n";
     assert_eq!(super::policy(commented), super::policy(""));
     assert!(Policy::read(&format!("---\n{V1}")).is_ok());
+    assert!(Policy::read(&format!("\u{feff}{V1}")).is_ok());
 }
 
 #[test]
