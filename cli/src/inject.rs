@@ -106,48 +106,44 @@ pub(crate) fn run(
     let policy = read_policy(policy.as_deref())?;
     let name = shown(&filename);
     let text = files::read(&filename, limits::INPUT_BYTES).map_err(InjectFailure::File)?;
-    let documents = documents::read(&text).map_err(|e| InjectFailure::Document(name, e))?;
+    let mut documents = documents::read(&text).map_err(|e| InjectFailure::Document(name, e))?;
     let mut injector = Injector::new(settings, policy, namespace);
-    let injected: Result<Vec<_>, InjectFailure> = documents
-        .into_iter()
-        .map(|document| {
-            let injected = injector.inject(&document.object)?;
-            Ok((document, injected))
-        })
-        .collect();
-    let injected = injected?;
+    for document in &mut documents {
+        if injector.inject(&mut document.object)? {
+            document.text = None;
+        }
+    }
     for warning in injector.warnings() {
         writeln!(err, "warning: {}", one_line(warning))?;
     }
     injector.into_result()?;
     match format {
-        Format::Json => write_json(injected, out),
-        Format::Yaml | Format::Text => write_yaml(&injected, out),
+        Format::Json => write_json(documents, out),
+        Format::Yaml | Format::Text => write_yaml(&documents, out),
     }
 }
 
 /// A document that nothing was added to is written as it was, with its comments.
-fn write_yaml(injected: &[(Document<'_>, Option<Value>)], out: &mut dyn Write) -> Result<(), Failure> {
-    for (index, (document, injected)) in injected.iter().enumerate() {
+fn write_yaml(documents: &[Document<'_>], out: &mut dyn Write) -> Result<(), Failure> {
+    for (index, document) in documents.iter().enumerate() {
         if index > 0 {
             writeln!(out, "---")?;
         }
-        match (injected, document.text) {
-            (Some(object), _) => out.write_all(yaml::write(object).as_bytes())?,
-            (None, Some(text)) => {
+        match document.text {
+            Some(text) => {
                 out.write_all(text.as_bytes())?;
                 if !text.ends_with('\n') {
                     writeln!(out)?;
                 }
             }
-            (None, None) => out.write_all(yaml::write(&document.object).as_bytes())?,
+            None => out.write_all(yaml::write(&document.object).as_bytes())?,
         }
     }
     Ok(())
 }
 
-fn write_json(injected: Vec<(Document<'_>, Option<Value>)>, out: &mut dyn Write) -> Result<(), Failure> {
-    let objects = injected.into_iter().map(|(document, injected)| injected.unwrap_or(document.object));
+fn write_json(documents: Vec<Document<'_>>, out: &mut dyn Write) -> Result<(), Failure> {
+    let objects = documents.into_iter().map(|document| document.object);
     let mut objects: Vec<Value> = objects.filter(|object| !object.is_null()).collect();
     let whole = match objects.len() {
         1 => objects.remove(0),

@@ -7,7 +7,7 @@ use crate::limits;
 /// One document.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Document<'a> {
-    /// As it was written, where it stood alone: what nothing is added to goes out as it came in.
+    /// As it was written, where it stood alone, as long as nothing is added to it: it goes out as it came in.
     pub(crate) text: Option<&'a str>,
     /// What it says; `null` where it says nothing.
     pub(crate) object: Value,
@@ -31,8 +31,9 @@ pub enum DocumentError {
     TooMany,
 }
 
-/// Reads all documents: JSON if that is what it begins as.
+/// Reads all documents: JSON if that is what it begins as. A byte order mark before them is passed over.
 pub(crate) fn read(text: &str) -> Result<Vec<Document<'_>>, DocumentError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents: Vec<_> = if text.trim_start().starts_with('{') {
         let objects = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let objects = objects.take(limits::DOCUMENTS + 1);
@@ -151,6 +152,12 @@ mod tests {
     fn json_may_be_several_too() {
         assert_eq!(objects("\n{\"a\":\t1}\n{\"b\": 2}"), [json!({"a": 1}), json!({"b": 2})]);
         assert!(matches!(read("{\"a\": 1"), Err(DocumentError::Json(_))));
+    }
+
+    #[test]
+    fn a_byte_order_mark_says_nothing() {
+        assert_eq!(objects("\u{feff}a: 1\n---\nb: 2\n"), [json!({"a": 1}), json!({"b": 2})]);
+        assert_eq!(objects("\u{feff}{\"a\": 1}"), [json!({"a": 1})]);
     }
 
     #[test]

@@ -65,40 +65,37 @@ impl Injector {
         if self.denied.is_empty() { Ok(()) } else { Err(InjectFailure::Denied(self.denied)) }
     }
 
-    /// The object with what its pods ask for; `None` where nothing is added.
-    pub(crate) fn inject(&mut self, object: &Value) -> Result<Option<Value>, InjectFailure> {
+    /// Adds to the object what its pods ask for; whether that is anything.
+    pub(crate) fn inject(&mut self, object: &mut Value) -> Result<bool, InjectFailure> {
         if templates::is_list(object) {
-            self.look_for_misplaced(object, &[]);
             return self.inject_list(object);
         }
         let Some(paths) = templates::of(object) else {
             self.look_at_stranger(object);
-            return Ok(None);
+            return Ok(false);
         };
-        let mut after = object.clone();
         let mut changed = false;
         for path in &paths {
-            let Some(pod) = after.pointer_mut(path) else { continue };
-            if let Some(injected) = self.inject_pod(object, path, pod)? {
+            let Some(pod) = object.pointer(path) else { continue };
+            let injected = self.inject_pod(object, path, pod)?;
+            if let (Some(injected), Some(pod)) = (injected, object.pointer_mut(path)) {
                 *pod = injected;
                 changed = true;
             }
         }
         self.look_for_misplaced(object, &paths);
-        Ok(changed.then_some(after))
+        Ok(changed)
     }
 
-    fn inject_list(&mut self, list: &Value) -> Result<Option<Value>, InjectFailure> {
-        let mut after = list.clone();
+    /// In place: lists may be in lists, and what is in the innermost would be copied for each.
+    fn inject_list(&mut self, list: &mut Value) -> Result<bool, InjectFailure> {
+        self.look_for_misplaced(list, &[]);
         let mut changed = false;
-        let items = after.get_mut("items").and_then(Value::as_array_mut);
+        let items = list.get_mut("items").and_then(Value::as_array_mut);
         for item in items.into_iter().flatten() {
-            if let Some(injected) = self.inject(item)? {
-                *item = injected;
-                changed = true;
-            }
+            changed |= self.inject(item)?;
         }
-        Ok(changed.then_some(after))
+        Ok(changed)
     }
 
     /// A pod, or the template of one, at this path of the object.
@@ -204,5 +201,37 @@ fn read_file_modes(volumes: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(read_file_modes),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_in_lists_of_lists_is_not_copied() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "ml", "annotations": {"gpu-handoff.io/group": "g"}},
+            "spec": {"containers": [{"name": "a"}]},
+        });
+        let mut list = json!([pod, {"kind": "ConfigMap", "data": {"a": "b"}}]);
+        for _ in 0..50 {
+            list = json!([{"apiVersion": "v1", "kind": "List", "items": list}]);
+        }
+        let mut list = list[0].take();
+        let path = "/items/0".repeat(50);
+        let text = |list: &Value| {
+            list.pointer(&format!("{}/1/data/a", &path[..path.len() - 2]))
+                .and_then(Value::as_str)
+                .unwrap()
+                .as_ptr()
+        };
+        let before = text(&list);
+        let mut injector = Injector::new(Settings::with_image("x"), Policy::default(), None);
+        assert!(injector.inject(&mut list).unwrap());
+        assert_eq!(text(&list), before);
+        assert_eq!(list.pointer(&path).unwrap()["spec"]["initContainers"][0]["name"], "gpu-handoff");
     }
 }
