@@ -217,8 +217,13 @@ pub(crate) struct Reasons {
 
 impl Reasons {
     pub(crate) fn add(&mut self, reason: Reason) {
+        self.add_with(|| reason);
+    }
+
+    /// Adds a reason that is made only if it will be told: of what a pod may have tens of thousands of.
+    pub(crate) fn add_with(&mut self, reason: impl FnOnce() -> Reason) {
         if self.found.len() < limits::REASONS {
-            self.found.push(reason);
+            self.found.push(reason());
         } else {
             self.more += 1;
         }
@@ -272,8 +277,9 @@ mod tests {
         for _ in 0..limits::REASONS + 3 {
             reasons.add(Reason::new(DenialCode::BadValue, "x", "y", "ä\n".repeat(1 << 20)));
         }
+        reasons.add_with(|| panic!("a reason that is not told is not made"));
         let denial = reasons.into_result().unwrap_err();
-        assert_eq!((denial.reasons().len(), denial.more()), (limits::REASONS, 3));
+        assert_eq!((denial.reasons().len(), denial.more()), (limits::REASONS, 4));
         assert!(denial.reasons()[0].compared().found.len() < 2 * limits::SHOWN_BYTES);
         assert_eq!(denial.to_string().lines().count(), limits::REASONS + 1);
     }

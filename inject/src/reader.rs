@@ -33,11 +33,12 @@ impl<'a> Reader<'a> {
         let known = || Key::ALL.iter().map(|key| key.as_str());
         let unknown = self.annotations.keys().filter(|key| key.starts_with(PREFIX));
         for key in unknown.filter(|key| !known().any(|known| known == key.as_str())) {
-            let near = nearest(bare(key), known().map(bare));
-            let reason = Reason::new(DenialCode::UnknownAnnotation, "annotation", names(), key);
-            self.reasons.add(match near {
-                Some(near) => reason.with_remedy(format!("did you mean {PREFIX}{near}?")),
-                None => reason,
+            self.reasons.add_with(|| {
+                let reason = Reason::new(DenialCode::UnknownAnnotation, "annotation", names(), key);
+                match nearest(bare(key), known().map(bare)) {
+                    Some(near) => reason.with_remedy(format!("did you mean {PREFIX}{near}?")),
+                    None => reason,
+                }
             });
         }
     }
