@@ -398,11 +398,3 @@ fn annotations_in_a_wrong_place_are_told_with_the_right_one() {
     let told = text(&inject(&[], &many.to_string()).stderr);
     assert!(told.lines().count() == 9 && told.ends_with("StatefulSet x: and 2 more places\n"), "{told}");
 }
-
-#[test]
-fn denials_are_explained() {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_gpu-handoff")).args(["explain", "host-pid"]).output().unwrap();
-    let told = text(&output.stdout);
-    assert!(told.starts_with("HOST_PID\nmeans ") && told.contains("docs/denials.md#host_pid"), "{told}");
-}

@@ -287,3 +287,11 @@ fn usage_errors_are_exit_code_2() {
     assert_eq!(command(&["frobnicate"], Path::new("/nowhere")).status.code(), Some(2));
     assert_eq!(command(&["list", "-o", "xml"], Path::new("/nowhere")).status.code(), Some(2));
 }
+
+#[cfg(feature = "inject")]
+#[test]
+fn denials_are_explained() {
+    let told = command(&["explain", "host-pid"], Path::new("/nowhere")).stdout;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.starts_with("HOST_PID\nmeans ") && told.contains("docs/denials.md#host_pid"), "{told}");
+}

@@ -38,8 +38,8 @@ pub fn read_plain<T: DeserializeOwned>(text: &str, subject: Subject) -> Result<T
     Ok(serde_yaml::from_str(text)?)
 }
 
-/// Refuses what YAML has and such a text does not need: directives, aliases, tags, several documents and deep nesting. Some of it
-/// costs the parser time that grows with the square of its length, some writes much in few bytes. The letters
+/// Refuses what YAML has and such a text does not need: directives, aliases, tags, several documents and deep nesting.
+/// Some of it costs the parser time that grows with the square of its length, some writes much in few bytes. The letters
 /// that these begin with are in no name, so that nothing is refused within quotes that could be right.
 fn scan(text: &str, subject: Subject) -> Result<(), PolicyError> {
     let (mut depth, mut has_begun) = (0_usize, false);
