@@ -108,6 +108,9 @@ fn of_broker(broker: &Broker, now: u64) -> String {
     let mut text = match (broker.serving, broker.pid) {
         (true, pid) => format!("serving, process {pid} for {since}"),
         (false, 0) => format!("not there for {since}"),
+        (false, pid) if let Some(at) = broker.silent_since_ms => {
+            format!("silent for {}, process {pid}", ago(at, now))
+        }
         (false, pid) => format!("not serving yet, process {pid} for {since}"),
     };
     if let Some(last) = broker.ends_ms.last() {

@@ -8,11 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use gpu_handoff_e2e::folder::Folder;
 use gpu_handoff_e2e::gpu::Gpu;
 use gpu_handoff_e2e::node::{PATIENCE, kill};
 use gpu_handoff_e2e::wait;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const MEMBERS: &str = r#"{"members":[{"slot":"a","namespace":"demo","pod":"one","group":"g","service_account":"worker"},
@@ -23,6 +25,8 @@ const USER: u32 = 4_242;
 const GROUP: u32 = 4_343;
 /// A broker's that may have few threads.
 const BROKER: u32 = 4_444;
+/// How long a broker may be silent before it is replaced.
+const HUNG: Duration = Duration::from_secs(60);
 /// Connections that one user may have at the admin socket.
 const CONNECTIONS: usize = 16;
 
@@ -196,6 +200,38 @@ fn a_broker_that_is_killed_is_told_of() {
     assert_eq!(code, Some(1));
     assert!(text.contains("problem  broker.restarts ") && text.contains("do: "), "{text}");
     assert!(text.lines().last().unwrap().starts_with("1 problem, "), "{text}");
+}
+
+#[test]
+fn a_broker_that_hangs_does_not_count_as_serving_and_is_replaced() {
+    let daemon = Daemon::start();
+    let status = daemon.until("a broker serves", |s| s["broker"]["serving"] == true);
+    let (pid, version) = (status["broker"]["pid"].as_u64().unwrap(), status["policy"]["version"].clone());
+    let broker = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(broker, Signal::STOP).unwrap();
+    daemon.policy("version: gpu-handoff.io/v1\norphans: evict\n");
+    let status = daemon.until("it does not count as serving", |s| s["broker"]["serving"] == false);
+    assert_eq!((&status["broker"]["pid"], &status["broker"]["restarts"]), (&pid.into(), &0.into()));
+    let (code, text, _) = daemon.said(&["status", "--ready"], None);
+    assert!(code == Some(1) && text.contains("the broker is silent for "), "{code:?} {text}");
+    let (code, findings) = daemon.json("doctor");
+    assert_eq!((check(&findings, "broker.serves").0, code), ("problem", Some(1)), "{findings:#}");
+    let log = daemon.log();
+    assert!(log.contains("another policy is read") && !log.contains("policy is in force"), "{log}");
+    assert_eq!(status["policy"]["version"], version);
+    kill_process(broker, Signal::CONT).unwrap();
+    let status =
+        daemon.until("it is back", |s| s["broker"]["serving"] == true && s["policy"]["version"] != version);
+    assert_eq!(status["broker"]["restarts"], 0, "{}", daemon.log());
+    let version = status["policy"]["version"].clone();
+    kill_process(broker, Signal::STOP).unwrap();
+    daemon.policy(POLICY);
+    let replaced = || Ok(Some(daemon.json("status").1).filter(|s| s["broker"]["restarts"] == 1));
+    let status = wait::until(PATIENCE + HUNG, "it is replaced", replaced).unwrap();
+    assert_eq!(status["broker"]["last_end"], "it said nothing for 60s; killed", "{}", daemon.log());
+    daemon.until("the next one serves, by the policy that the one before did not take", |s| {
+        s["broker"]["serving"] == true && s["policy"]["version"] != version
+    });
 }
 
 #[test]

@@ -19,7 +19,7 @@ use gpu_handoff_sys::random::random;
 use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 use tracing::{info, warn};
 
 use crate::awake::Room;
@@ -113,7 +113,10 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let (news, mut told) = mpsc::channel(limits::NODE_NEWS);
     // Carries commands to the last: it ends with the process.
     let mut lines = JoinSet::new();
-    lines.spawn(line.run(stop, news));
+    let (alive, beats) = watch::channel(0);
+    lines.spawn(line.run(stop, news, beats));
+    // From here, where all that the node says ends up: who does not get to that any more is of no use.
+    let mut beat = interval(limits::BROKER_BEAT);
     info!(members = lanes.len(), descriptors, "the broker serves");
     let broken = loop {
         tokio::select! {
@@ -125,11 +128,16 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
             _ = tasks.join_next() => break Some("the registry's clock or the supervisor of the gpu worker has broken off; the log says more"),
             Some(member) = ended.recv() => lanes.has_ended(member),
             () = sleep_until(lanes.next_try()) => lanes.try_again(Instant::now()),
+            _ = beat.tick() => alive.send_modify(|_| ()),
             Some(news) = told.recv() => {
+                let is_policy = matches!(news, News::Policy(_));
                 if let News::Policy(policy) = &news {
                     prove_if_needed(policy, &mut unproven, &mut in_background);
                 }
                 lanes.hear(news);
+                if is_policy {
+                    alive.send_modify(|taken| *taken += 1);
+                }
             }
         }
     };
@@ -263,7 +271,7 @@ mod tests {
     async fn a_survey_that_failed_is_asked_for_again() {
         let (line, client, node) = testing::line(Arc::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.run(oneshot::channel().0, mpsc::channel(1).0));
+        tasks.spawn(line.run(oneshot::channel().0, mpsc::channel(1).0, watch::channel(0).1));
         let answers = async {
             for outcome in [Err("the driver is busy".to_owned()), Ok(Answer::Surveyed(Topology::default()))] {
                 let (id, command) = node.asked().await;

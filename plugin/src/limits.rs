@@ -149,6 +149,12 @@ pub const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
 pub const TAKE_OVER_PAUSE: Duration = Duration::from_millis(10);
 /// How long the broker may take from its start until it serves.
 pub const BROKER_START_TIME: Duration = Duration::from_secs(15);
+/// How often a broker that serves says that it does, and the node looks whether it has.
+pub const BROKER_BEAT: Duration = Duration::from_secs(1);
+/// How long a broker may say nothing of it before it counts as not serving: more than a busy machine keeps it from running.
+pub const BROKER_SILENCE: Duration = Duration::from_secs(10);
+/// How long before the node ends it, to start another.
+pub const BROKER_LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// How long the node waits for the broker to take an answer.
 pub const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the node waits for the end of a broker that has closed its line, before it kills it, and again after that.

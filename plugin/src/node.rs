@@ -17,6 +17,7 @@
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
 //! | the broker's process, from its start to its end | `broker` |
+//! | whether it still does anything | `pulse` |
 //! | answering its commands | `service` |
 //! | how much of that it may have | `rates` |
 //! | the GPU workers' processes | `workers` |
@@ -59,6 +60,7 @@ mod outlook;
 mod overstays;
 pub mod place;
 pub mod policy;
+mod pulse;
 mod rates;
 mod restarts;
 mod service;
@@ -119,7 +121,7 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     followers.spawn(writer.run());
     let (policy_teller, policy) = policy_told(&config)?;
     if let Some(file) = config.policy_file.take() {
-        followers.spawn(policy::follow(file, changes.clone(), policy_teller));
+        followers.spawn(policy::follow(file, changes.clone(), slots.gone_by(), policy_teller));
     }
     for member in &config.members {
         slots.join(Member::from(member))?;

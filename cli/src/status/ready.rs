@@ -41,14 +41,17 @@ mod tests {
     fn a_node_is_ready_when_its_broker_serves_and_the_kubelet_knows_it_whatever_else_is_away() {
         assert_eq!(why_not(&status(true, Some(Registration::Registered)), 0), None);
         assert_eq!(why_not(&status(true, None), 0), None, "where a file says who the members are");
+        let mut silent = status(false, None);
+        silent.broker.as_mut().unwrap().silent_since_ms = Some(0);
         for (status, said) in [
             (status(false, Some(Registration::Registered)), "the broker is not serving yet, process 7"),
             (status(true, Some(Registration::Waiting)), "the kubelet has not come to ask for the driver"),
             (status(true, Some(Registration::Asked)), "the kubelet has asked for the driver"),
             (status(true, Some(Registration::Refused)), "does not take the driver: no such version"),
             (StatusResponse::default(), "the broker is not there"),
+            (silent, "the broker is silent for 3 s, process 7"),
         ] {
-            let why = why_not(&status, 0).unwrap();
+            let why = why_not(&status, 3_000).unwrap();
             assert!(why.contains(said), "{why}");
         }
     }

@@ -286,7 +286,7 @@ mod tests {
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([gpu], []));
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0));
+        tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0, watch::channel(0).1));
         tasks.spawn(workers.run(stopped));
         let node = Node(node);
         let ask = || {
@@ -327,7 +327,7 @@ mod tests {
         let (workers, reach) = Workers::new(Starter::new(client), Gpus::new([own], [mistyped]));
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0));
+        tasks.spawn(line.run(oneshot::channel().0, tokio::sync::mpsc::channel(1).0, watch::channel(0).1));
         tasks.spawn(workers.run(stopped));
         let node = Node(node);
         let ask = |gpu| {

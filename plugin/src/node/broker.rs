@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::DeviceUuid;
 use gpu_handoff_protocol::codec::Outgoing;
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
@@ -14,6 +15,7 @@ use tracing::{info, warn};
 
 use super::children::spawn_heard;
 use super::place::Place;
+use super::pulse::{Found, Pulse};
 use super::rates;
 use super::service::{Reply, Service};
 use super::slots::{self, Slots};
@@ -37,6 +39,10 @@ pub(super) struct Broker {
     first_words: Vec<Outgoing>,
     began: Instant,
     ready: bool,
+    pulse: Pulse,
+    /// The policy that it was told of last, and how many that were since its setup.
+    policy: Arc<Policy>,
+    policies: u64,
 }
 
 /// How a broker ended.
@@ -70,6 +76,9 @@ impl Broker {
             first_words,
             began: Instant::now(),
             ready: false,
+            pulse: Pulse::new(),
+            policy: slots.policy(),
+            policies: 0,
         })
     }
 
@@ -109,9 +118,16 @@ impl Broker {
                 // It takes members in when it serves; one that does not get that far is told of them as it begins.
                 change = slots.next_change(), if self.ready => {
                     if let Some(word) = slots.apply(change) {
+                        if matches!(word.0, FromNode::Policy) {
+                            (self.policy, self.policies) = (slots.policy(), self.policies + 1);
+                        }
                         service.hear(&word.0);
                         self.send(&slots::packet(word).map_err(|e| e.to_string())?).await?;
                     }
+                    Vec::new()
+                }
+                found = self.pulse.look(), if self.ready => {
+                    self.looked(&found, service, slots)?;
                     Vec::new()
                 }
                 () = sleep_until(late), if !self.ready => {
@@ -135,7 +151,9 @@ impl Broker {
             Ok(FromBroker::Ready) => {
                 self.ready = true;
                 slots.are_served(true);
+                slots.go_by(&self.policy);
             }
+            Ok(FromBroker::Alive { policies }) => self.is_alive(policies, service, slots)?,
             Ok(FromBroker::Ask { id, command }) => {
                 return Ok(service.take(id, &command, slots).into_iter().collect());
             }
@@ -151,6 +169,37 @@ impl Broker {
             Err(e) => return Err(format!("it said what a broker does not say ({e})")),
         }
         Ok(Vec::new())
+    }
+
+    /// It still serves, and has taken in so many policies.
+    fn is_alive(&mut self, policies: u64, service: &Service, slots: &Slots) -> Result<(), String> {
+        if !self.ready || policies > self.policies {
+            return Err("it goes by what it was not told".to_owned());
+        }
+        if self.pulse.beat() {
+            info!("the broker is heard again");
+            service.told().heard(true);
+            slots.are_heard(true);
+        }
+        if policies == self.policies {
+            slots.go_by(&self.policy);
+        }
+        Ok(())
+    }
+
+    /// What a look at its silence found.
+    fn looked(&self, found: &Found, service: &Service, slots: &Slots) -> Result<(), String> {
+        match found {
+            Found::NothingNew => Ok(()),
+            Found::Silent => {
+                let longest = limits::BROKER_LONGEST_SILENCE;
+                warn!(pid = self.child.id(), silent = ?limits::BROKER_SILENCE, "the broker is silent and does not count as serving; after {longest:?} it is ended");
+                service.told().heard(false);
+                slots.are_heard(false);
+                Ok(())
+            }
+            Found::Hung => Err(format!("it said nothing for {:?}", limits::BROKER_LONGEST_SILENCE)),
+        }
     }
 
     async fn send(&self, packet: &Outgoing) -> Result<(), String> {

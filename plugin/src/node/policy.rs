@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use gpu_handoff_policy::{FileError, Files, Policy, PolicyError};
 use rustix::fs::{MemfdFlags, SealFlags};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info};
 
@@ -99,21 +99,40 @@ fn read(path: &Path, text: &[u8]) -> Result<Policy, PolicyFileError> {
     policy.map_err(|source| PolicyFileError::Policy { path: path.to_path_buf(), source })
 }
 
-/// Looks at the file again and again, for as long as somebody wants to know.
-pub(super) async fn follow(mut file: PolicyFile, changes: mpsc::Sender<Change>, seen: Teller) {
+/// Looks at the file again and again, for as long as somebody wants to know. A policy is in force when the broker goes by it.
+pub(super) async fn follow(
+    mut file: PolicyFile,
+    changes: mpsc::Sender<Change>,
+    mut gone_by: watch::Receiver<Arc<Policy>>,
+    seen: Teller,
+) {
     let mut looks = interval(limits::POLICY_PAUSE);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The last one that was read, until it is in force.
+    let mut coming: Option<Arc<Policy>> = None;
     loop {
-        looks.tick().await;
+        tokio::select! {
+            _ = looks.tick() => {}
+            Ok(()) = gone_by.changed() => {
+                let by = Arc::clone(&gone_by.borrow_and_update());
+                if let Some(policy) = coming.take_if(|coming| Arc::ptr_eq(coming, &by)) {
+                    info!(path = %file.path().display(), "another policy is in force");
+                    seen.taken(file.version(), &policy);
+                }
+                continue;
+            }
+        }
         match file.look() {
             Ok(None) => {}
             Ok(Some(policy)) => {
-                info!(path = %file.path().display(), "another policy is in force");
+                info!(path = %file.path().display(), "another policy is read: the broker is told of it");
                 for warning in policy.not_yet() {
                     tracing::warn!(warning, "the policy grants what this version does not do");
                 }
-                seen.taken(file.version(), &policy);
-                if changes.send(Change::Policy(Arc::new(policy))).await.is_err() {
+                seen.read();
+                let policy = Arc::new(policy);
+                coming = Some(Arc::clone(&policy));
+                if changes.send(Change::Policy(policy)).await.is_err() {
                     return;
                 }
             }

@@ -97,8 +97,10 @@ pub(super) struct Slots {
     serving: watch::Sender<bool>,
     /// What the node's status tells of each.
     seen: watch::Sender<BTreeMap<SlotId, Seen>>,
-    /// The one that is in force.
+    /// The one that was read last.
     policy: watch::Sender<Arc<Policy>>,
+    /// The one that the broker goes by, or the last one went by.
+    gone_by: watch::Sender<Arc<Policy>>,
     closer: Closer,
 }
 
@@ -139,7 +141,7 @@ pub(super) type Word = (FromNode, Vec<Arc<OwnedFd>>);
 impl Slots {
     /// None yet, and never more than so many. Members that come and go, and other policies, are told of through what comes along.
     pub(super) fn new(run_dir: &Path, limit: usize, policy: Policy) -> (Self, mpsc::Sender<Change>) {
-        let policy = watch::Sender::new(Arc::new(policy));
+        let policy = Arc::new(policy);
         let (changes, told) = mpsc::channel(limits::NODE_NEWS);
         (
             Self {
@@ -149,7 +151,8 @@ impl Slots {
                 changes: told,
                 serving: watch::Sender::new(false),
                 seen: watch::Sender::new(BTreeMap::new()),
-                policy,
+                gone_by: watch::Sender::new(Arc::clone(&policy)),
+                policy: watch::Sender::new(policy),
                 closer: Closer::default(),
             },
             changes,
@@ -200,6 +203,19 @@ impl Slots {
         }
     }
 
+    /// The broker that serves them is silent, so that none counts as doing so, or is heard again.
+    pub(super) fn are_heard(&self, heard: bool) {
+        self.serving.send_replace(heard);
+    }
+
+    /// The broker goes by this policy.
+    pub(super) fn go_by(&self, policy: &Arc<Policy>) {
+        self.gone_by.send_if_modified(|by| {
+            let before = std::mem::replace(by, Arc::clone(policy));
+            !Arc::ptr_eq(&before, policy)
+        });
+    }
+
     /// The broker does not serve a slot for this, or does.
     pub(super) fn is_unserved(&mut self, name: &SlotId, with: Option<Refusal>) {
         if let Some(slot) = self.slots.get_mut(name) {
@@ -213,12 +229,17 @@ impl Slots {
         self.slots.get(slot).map(|slot| &slot.member)
     }
 
-    /// The policy that is in force.
+    /// The policy that the broker goes by, whenever it becomes another one.
+    pub(super) fn gone_by(&self) -> watch::Receiver<Arc<Policy>> {
+        self.gone_by.subscribe()
+    }
+
+    /// The policy that was read last.
     pub(super) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.policy.borrow())
     }
 
-    /// The policy that is in force, whenever it becomes another one.
+    /// The policy that was read last, whenever it becomes another one.
     pub(super) fn policies(&self) -> watch::Receiver<Arc<Policy>> {
         self.policy.subscribe()
     }

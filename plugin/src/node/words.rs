@@ -90,8 +90,13 @@ pub struct Setup {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FromBroker {
-    /// It serves.
+    /// It serves, by the policy of its setup.
     Ready,
+    /// It still does, which it says again and again, and at once when it goes by another policy.
+    Alive {
+        /// How many policies it has taken in since its setup: it goes by the last of them.
+        policies: u64,
+    },
     /// It wants something done.
     Ask {
         /// A number for the answer.
@@ -301,6 +306,8 @@ mod tests {
             r#"{"tell":{"slot":"../a","times":1,"what":{"orphaned":{"leases":1}}}}"#,
             r#"{"unserved":{"slot":"../a","with":null}}"#,
             r#"{"unserved":{"slot":"a","with":"a text of any length"}}"#,
+            r#"{"alive":{}}"#,
+            r#"{"alive":{"policies":-1}}"#,
             r#"{"setup":{}}"#,
             "",
         ] {

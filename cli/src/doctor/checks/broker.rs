@@ -16,6 +16,12 @@ pub(super) fn serves(facts: &Facts) -> Option<Seen> {
         if broker.serving {
             return Seen::ok(format!("process {} for {since}", broker.pid));
         }
+        if let Some(silent) = broker.silent_since_ms {
+            return Seen::problem(
+                format!("process {} hears no pods: it says nothing any more, for {}", broker.pid, time(facts.since(silent))),
+                "look again in a minute: it is started again by itself; if that is of no use, see what takes the processors",
+            );
+        }
         let last = match broker.last_end.as_str() {
             "" => "it has not served yet",
             how => how,

@@ -231,6 +231,11 @@ fn a_broker_that_does_not_serve_or_dies_often() {
         s.broker = Some(Broker { since_ms: NOW - 3_000, last_end: "signal: 9".into(), ..Broker::default() });
     };
     says(&of_status("broker.serves", gone), Verdict::Problem, "for 3 s; the last broker: signal: 9");
+    let silent = |s: &mut StatusResponse| {
+        let broker = s.broker.as_mut().unwrap();
+        (broker.serving, broker.silent_since_ms) = (false, Some(NOW - 4_000));
+    };
+    says(&of_status("broker.serves", silent), Verdict::Problem, "it says nothing any more, for 4 s");
     let died = |times: u64, ago: u64| {
         of_status("broker.restarts", |s| {
             let broker = s.broker.as_mut().unwrap();

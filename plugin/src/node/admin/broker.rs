@@ -14,6 +14,8 @@ pub(in crate::node) struct Broker {
     pub(super) pid: Option<u32>,
     /// Since when there is one, or none.
     pub(super) since: SystemTime,
+    /// Since when it counts as silent.
+    pub(super) silent: Option<SystemTime>,
     pub(super) restarts: u64,
     /// How the last one ended that died.
     pub(super) last_end: Option<String>,
@@ -29,7 +31,7 @@ impl Default for Teller {
     /// There is none yet.
     fn default() -> Self {
         let (pid, since, ends) = (None, SystemTime::now(), VecDeque::new());
-        Self(watch::Sender::new(Broker { pid, since, restarts: 0, last_end: None, ends }))
+        Self(watch::Sender::new(Broker { pid, since, silent: None, restarts: 0, last_end: None, ends }))
     }
 }
 
@@ -44,11 +46,17 @@ impl Teller {
         self.0.send_modify(|broker| (broker.pid, broker.since) = (pid, SystemTime::now()));
     }
 
+    /// It is silent, or heard again.
+    pub(in crate::node) fn heard(&self, heard: bool) {
+        self.0.send_modify(|broker| broker.silent = (!heard).then(SystemTime::now));
+    }
+
     /// It died; so many have been started again, this one included.
     pub(in crate::node) fn died(&self, how: &str, restarts: u64) {
         self.0.send_modify(|broker| {
             let now = SystemTime::now();
             (broker.pid, broker.since, broker.restarts) = (None, now, restarts);
+            broker.silent = None;
             broker.last_end = Some(how.to_owned());
             broker.ends.push_back(now);
             if broker.ends.len() > limits::BROKER_ENDS_TOLD {

@@ -28,6 +28,7 @@ pub(super) fn broker(broker: &Broker, serving: bool) -> proto::Broker {
     proto::Broker {
         serving: serving && broker.pid.is_some(),
         since_ms: ms(broker.since),
+        silent_since_ms: broker.silent.map(ms),
         pid: broker.pid.unwrap_or_default(),
         restarts: broker.restarts,
         last_end: broker.last_end.clone().unwrap_or_default(),

@@ -41,6 +41,9 @@ fn taken_over_and_heard() -> (Broker, Service, Its, tokio::sync::mpsc::Receiver<
         first_words: Vec::new(),
         began: Instant::now(),
         ready: false,
+        pulse: Pulse::new(),
+        policy: Arc::default(),
+        policies: 0,
     };
     let (events, told) = Events::for_test();
     (broker, Service::new(&testing::config(), events, None), Its { socket, words }, told)

@@ -10,7 +10,7 @@ use anyhow::bail;
 use gpu_handoff_protocol::codec::Frame;
 use gpu_handoff_protocol::socket::{RecvBuffer, SeqPacket};
 use gpu_handoff_protocol::socket_tokio::AsyncSeqPacket;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
 use super::{Ask, AskError, News, NodeClient, Outcome, read, unpacked, with_socket};
@@ -54,8 +54,14 @@ impl Line {
     }
 
     /// Carries commands and answers until the line ends. `news` is told of members. `stop` is told when the node wants the
-    /// broker to end, and dropped when the line has ended.
-    pub async fn run(mut self, stop: oneshot::Sender<()>, news: mpsc::Sender<News>) {
+    /// broker to end, and dropped when the line has ended. `beats` is written to again and again for as long as the broker
+    /// does what it is for: how many policies it has taken in.
+    pub async fn run(
+        mut self,
+        stop: oneshot::Sender<()>,
+        news: mpsc::Sender<News>,
+        mut beats: watch::Receiver<u64>,
+    ) {
         let mut stop = Some(stop);
         let mut buffer = RecvBuffer::new();
         let mut not_before = Instant::now();
@@ -70,6 +76,12 @@ impl Line {
                         if self.mouth.say(&word).is_err() {
                             return;
                         }
+                    }
+                }
+                Ok(()) = beats.changed(), if has_room => {
+                    let policies = *beats.borrow_and_update();
+                    if self.mouth.say(&FromBroker::Alive { policies }).is_err() {
+                        return;
                     }
                 }
                 said = self.mouth.go_on() => if said.is_err() { return },
@@ -152,7 +164,7 @@ mod tests {
         let (line, client, node) = testing::line(Arc::default());
         let (news, mut told) = mpsc::channel(limits::NODE_NEWS);
         let mut tasks = tokio::task::JoinSet::new();
-        let lines = tasks.spawn(line.run(oneshot::channel().0, news));
+        let lines = tasks.spawn(line.run(oneshot::channel().0, news, watch::channel(0).1));
         // Far more than fits between them is asked, and nobody reads it.
         let long = "x".repeat(200).parse::<gpu_handoff_protocol::SlotId>();
         let slot = long.unwrap_or_else(|_| "s".parse().unwrap());

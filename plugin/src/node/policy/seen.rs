@@ -56,10 +56,15 @@ impl Teller {
         (Self(sender), receiver)
     }
 
-    /// Another one is in force; what was refused before is over.
+    /// What is found is one again: what was refused before is over.
+    pub(super) fn read(&self) {
+        self.0.send_modify(|seen| seen.refusal = None);
+    }
+
+    /// Another one is in force.
     pub(super) fn taken(&self, version: &str, policy: &Policy) {
         self.0.send_modify(|seen| {
-            (seen.version, seen.since, seen.refusal) = (version.to_owned(), SystemTime::now(), None);
+            (seen.version, seen.since) = (version.to_owned(), SystemTime::now());
             (seen.not_yet, seen.rules, seen.evicts) =
                 (policy.not_yet(), policy.exchange.len(), policy.evicts());
         });
@@ -83,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_stays_until_a_policy_comes() {
+    fn a_refusal_stays_until_a_policy_is_read_and_a_policy_until_another_is_in_force() {
         let policy = Policy::default();
         let (teller, told) = Teller::new(Origin::BuiltIn, version_of(b"one"), &policy);
         teller.refused("line 3", 1);
@@ -92,6 +97,11 @@ mod tests {
         assert_eq!(told.borrow().version, version_of(b"one"));
         let evicting = Policy::read("version: gpu-handoff.io/v1\norphans: evict\n").unwrap();
         assert!(!told.borrow().evicts);
+        teller.read();
+        assert_eq!(
+            (told.borrow().refusal.clone(), told.borrow().version.clone()),
+            (None, version_of(b"one"))
+        );
         teller.taken(&version_of(b"two"), &evicting);
         assert!(told.borrow().evicts);
         let seen = told.borrow();
