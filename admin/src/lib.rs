@@ -11,6 +11,7 @@
 //! | the socket, and serving it | `server` |
 //! | a connection, which does not last | `connection` |
 //! | how many of whom | `crowd` |
+//! | telling of those that are turned away | `turned_away` |
 //! | asking | [`client`] |
 //! | every limit | [`limits`] |
 
@@ -22,6 +23,7 @@ pub mod limits;
 mod names;
 pub mod proto;
 mod server;
+mod turned_away;
 
 pub use door::{Door, Stranger};
 pub use server::{BindError, Server};

@@ -16,6 +16,8 @@ pub const REQUEST_BYTES: usize = 4 << 10;
 pub const HEADER_BYTES: u32 = 8 << 10;
 /// Bytes of an answer: a node has at most 1,024 members, each of some hundred bytes.
 pub const ANSWER_BYTES: usize = 4 << 20;
+/// How often it is told, at most, that connections are turned away.
+pub const TURNED_AWAY_TOLD: Duration = Duration::from_secs(10);
 /// How long nobody is accepted after that failed, mostly for want of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client waits for an answer: longer than strangers' connections can be in its way.

@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use futures_util::{Stream, stream};
 use gpu_handoff_sys::peer;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
 use tonic::{Request, Response, Status, transport};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::connection::Connection;
 use crate::crowd::Crowd;
@@ -19,6 +20,7 @@ use crate::door::Door;
 use crate::limits;
 use crate::proto::admin_server::{Admin, AdminServer};
 use crate::proto::{StatusRequest, StatusResponse};
+use crate::turned_away::TurnedAway;
 
 /// The socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -74,20 +76,28 @@ impl Server {
 
     /// The connections of those who may ask.
     fn connections(self) -> impl Stream<Item = io::Result<Connection>> {
-        stream::unfold((self, Crowd::new()), |(server, mut crowd)| async move {
-            let connection = server.next(&mut crowd).await;
-            Some((Ok(connection), (server, crowd)))
+        let begin = (self, Crowd::new(), TurnedAway::default());
+        stream::unfold(begin, |(server, mut crowd, mut turned_away)| async move {
+            let connection = server.next(&mut crowd, &mut turned_away).await;
+            Some((Ok(connection), (server, crowd, turned_away)))
         })
     }
 
-    async fn next(&self, crowd: &mut Crowd) -> Connection {
+    async fn next(&self, crowd: &mut Crowd, turned_away: &mut TurnedAway) -> Connection {
         loop {
             match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    if let Some(connection) = self.let_in(stream, crowd) {
-                        return connection;
+                Ok((stream, _)) => match self.let_in(stream, crowd) {
+                    Ok(connection) => return connection,
+                    Err(why) => {
+                        if let Some(times) = turned_away.one_more(Instant::now()) {
+                            warn!(
+                                why,
+                                turned_away = times,
+                                "turned away at the admin socket; the last one for this"
+                            );
+                        }
                     }
-                }
+                },
                 Err(error) => {
                     warn!(%error, "cannot accept at the admin socket");
                     sleep(limits::ACCEPT_PAUSE).await;
@@ -96,24 +106,14 @@ impl Server {
         }
     }
 
-    /// The connection of somebody who may ask and has room; another one is closed.
-    fn let_in(&self, stream: UnixStream, crowd: &mut Crowd) -> Option<Connection> {
-        let who = match peer::credentials_of(stream.as_fd()) {
-            Ok(who) => who,
-            Err(error) => {
-                warn!(%error, "it cannot be told who came to the admin socket: closed");
-                return None;
-            }
-        };
-        if let Err(stranger) = self.door.admit(&who) {
-            warn!(%stranger, "refused at the admin socket");
-            return None;
-        }
+    /// The connection of somebody who may ask and has room; another one is closed, for what comes back.
+    fn let_in(&self, stream: UnixStream, crowd: &mut Crowd) -> Result<Connection, String> {
+        let who = peer::credentials_of(stream.as_fd())
+            .map_err(|error| format!("it cannot be told who it is: {error}"))?;
+        self.door.admit(&who).map_err(|stranger| stranger.to_string())?;
         let seat = crowd.enter(who.uid);
-        if seat.is_none() {
-            info!(user = who.uid, "too many connections to the admin socket: one more is closed");
-        }
-        Some(Connection::new(stream, seat?))
+        let seat = seat.ok_or_else(|| format!("too many connections, in all or of user {}", who.uid))?;
+        Ok(Connection::new(stream, seat))
     }
 }
 
