@@ -3,7 +3,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// A file cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +81,25 @@ impl Files<1> {
     }
 }
 
+/// Opens a file for reading, and never waits: what is no regular file, such as a FIFO that nobody writes to, is refused.
+///
+/// # Errors
+/// What the system answers, or that it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    }
+}
+
 fn read<const N: usize>(paths: &[PathBuf; N], limit: u64) -> Result<Contents<N>, FileError> {
     let mut contents = [const { Vec::new() }; N];
     for (path, bytes) in paths.iter().zip(&mut contents) {
         let failed = |source| FileError::Io { path: path.clone(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = open_regular(path).map_err(failed)?;
         file.take(limit + 1).read_to_end(bytes).map_err(failed)?;
         if bytes.len() as u64 > limit {
             return Err(FileError::TooLarge { path: path.clone(), limit });
@@ -117,6 +134,28 @@ mod tests {
         // Of the same length, within the same moment.
         std::fs::write(at("third").join("file"), "six").unwrap();
         assert_eq!((file.look().unwrap(), file.look().unwrap()), (Some([b"six".to_vec()]), None));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_nobody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let is_refused = |error: FileError| matches!(error, FileError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput);
+        std::fs::write(&path, "good").unwrap();
+        let (mut file, _) = Files::open([path.clone()], 4).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        // With nobody at its other end to open waits, and to read with somebody there who writes nothing.
+        assert!(is_refused(file.look().unwrap_err()));
+        let _silent = File::options().read(true).write(true).open(&path).unwrap();
+        assert!(is_refused(Files::open([path.clone()], 4).unwrap_err()));
+        for other in [Path::new("/dev/zero"), folder.path()] {
+            assert!(is_refused(Files::open([other.to_path_buf()], 4).unwrap_err()));
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "else").unwrap();
+        assert_eq!(file.look().unwrap(), Some([b"else".to_vec()]));
     }
 
     #[test]

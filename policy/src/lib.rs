@@ -39,7 +39,7 @@ mod tests;
 mod words;
 
 pub use exchange::{Exchange, GroupRef, Rule, RuleName, Side};
-pub use files::{Contents, FileError, Files};
+pub use files::{Contents, FileError, Files, open_regular};
 pub use gap::{Almost, Differs, Gap};
 pub use party::{Asks, Party};
 pub use plain::{Subject, read_plain};
