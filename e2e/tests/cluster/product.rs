@@ -223,13 +223,12 @@ pub(crate) async fn daemon_set(ground: &Ground) -> anyhow::Result<DaemonSet> {
     Ok(daemons(ground).get(PLUGIN).await?)
 }
 
-/// Waits until this is told so often of a pod of the daemon that is there and was not among those; gives it.
+/// Waits until this is told of a pod of the daemon that is there and was not among those; gives it.
 pub(crate) async fn warning(
     ground: &Ground,
     reason: &str,
     text: &str,
     before: &[Pod],
-    times: i32,
 ) -> anyhow::Result<Pod> {
     let events: Api<Event> = Api::namespaced(ground.client.clone(), NAMESPACE);
     let uid = |pod: &Pod| pod.metadata.uid.clone();
@@ -239,8 +238,7 @@ pub(crate) async fn warning(
         for pod in there.items.into_iter().filter(|pod| !known.contains(&uid(pod))) {
             let of = format!("reason={reason},involvedObject.uid={}", uid(&pod).unwrap_or_default());
             let told = events.list(&ListParams::default().fields(&of)).await?.items;
-            let says = |event: &Event| event.message.as_ref().is_some_and(|said| said.contains(text));
-            if told.iter().any(|event| says(event) && event.count >= Some(times)) {
+            if told.iter().any(|event| event.message.as_ref().is_some_and(|said| said.contains(text))) {
                 return Ok(Some(plugin_pods(ground).get(&pod.metadata.name.unwrap_or_default()).await?));
             }
         }

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use gpu_handoff_e2e::agent::Answer;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ground::look_until;
@@ -19,8 +20,8 @@ use crate::scene::{Scene, Standard};
 
 /// How long until the kubelet has noticed, has asked it to end in vain, and has started it anew.
 const RESTARTED: Duration = Duration::from_secs(90);
-/// How often the kubelet has then asked in vain whether the daemon is ready, once in five seconds.
-const ASKED: i32 = 4;
+/// How long a container has then run, in seconds: longer than the impatient kubelet waits for one that does not answer.
+const OUT_OF_PATIENCE_S: i64 = 15;
 const GROUP: &str = "stuck";
 const WORD: u32 = 0x0570_CCED;
 
@@ -104,15 +105,20 @@ async fn waits(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
 /// A daemon that runs and that no kubelet knows: its owner reads why, it is not restarted, and the update is not done.
 async fn is_waited_for(scene: &Scene<'_>, before: &[Pod]) -> anyhow::Result<()> {
     let why = "the kubelet has not come to ask for the driver";
-    // So often that the impatient kubelet would have restarted it meanwhile.
-    let daemon = product::warning(scene.ground, "Unhealthy", why, before, ASKED).await?;
+    let daemon = product::warning(scene.ground, "Unhealthy", why, before).await?;
     look_until(STARTED, "no daemon counts as ready", async || {
         let status = product::daemon_set(scene.ground).await?.status.unwrap_or_default();
         Ok((status.number_ready == 0 && status.number_available.unwrap_or_default() == 0).then_some(()))
     })
     .await?;
-    ensure!(runs_since_its_start(&daemon), "{:?}", daemon.status);
-    Ok(())
+    look_until(STARTED, "the daemon has run for longer than its kubelet is patient", async || {
+        let pods = product::pods(scene.ground).await?;
+        let pod = pods.iter().find(|pod| pod.metadata.uid == daemon.metadata.uid);
+        let pod = pod.context("the daemon's pod is gone")?;
+        ensure!(runs_since_its_start(pod), "{:?}", pod.status);
+        Ok((runs_for_s(pod) > OUT_OF_PATIENCE_S).then_some(()))
+    })
+    .await
 }
 
 fn runs_since_its_start(pod: &Pod) -> bool {
@@ -121,6 +127,14 @@ fn runs_since_its_start(pod: &Pod) -> bool {
             && container["ready"] == false
             && container["state"]["running"].is_object()
     })
+}
+
+/// For how long its youngest container has.
+fn runs_for_s(pod: &Pod) -> i64 {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let starts = statuses.filter_map(|one| one.state.as_ref()?.running.as_ref()?.started_at.as_ref());
+    let youngest = starts.map(|start| start.0.as_second()).max();
+    youngest.map_or(0, |start| Timestamp::now().as_second() - start)
 }
 
 /// What is said of a pod's containers.
