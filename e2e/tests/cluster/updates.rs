@@ -24,7 +24,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     vec![
         not_run(
             "an_update_waits_until_the_daemon_serves",
-            "alone it passes, after other scenarios it does not: why is not known yet",
+            "a daemon without its kubelet ends there, instead of waiting: why is not known yet",
         ),
         scenario_alone("a_daemon_that_is_stuck_is_restarted_and_no_buffer_lost", Standard::Restricted, stuck),
     ]
