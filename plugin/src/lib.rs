@@ -14,6 +14,7 @@
 //! | what owners of pods are to read, on its way from the lanes to the node | [`tells`] |
 //! | how often somebody may have something done | [`allowance`] |
 //! | who polls for a moment instead of sleeping | [`awake`] |
+//! | when something is to be done, or tried again | `pace` |
 //! | what needs privilege, and starting the rest without any | [`node`] |
 //! | the broker, wired together | [`app`] |
 //! | the broker, taken over: in tests alone | `taken_over` |
@@ -33,6 +34,7 @@ pub mod limits;
 pub mod members;
 pub mod node;
 pub mod owner;
+mod pace;
 pub mod receipts;
 pub mod registry;
 #[cfg(feature = "taken-over")]

@@ -20,6 +20,7 @@ use tracing::{error, info, warn};
 
 use crate::journal::{Journal, Record};
 use crate::limits;
+use crate::pace::sleep_until;
 use crate::registry::{Counters, DrawnMap, Effect, Input, MemberId, Overstay, Registry, SessionId};
 
 mod effects;
@@ -388,14 +389,6 @@ const fn may_be_much(input: &Input) -> bool {
             | Input::Tick
             | Input::GoOn
     )
-}
-
-/// Waits for that; for ever where it is nothing.
-pub(crate) async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

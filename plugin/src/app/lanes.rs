@@ -18,6 +18,7 @@ use crate::limits;
 use crate::members::Member;
 use crate::node::client::News;
 use crate::node::words::{Refused, Setup};
+use crate::pace;
 use crate::registry::{Input, MemberId};
 
 mod serving;
@@ -229,8 +230,7 @@ impl Here {
     /// It has no lane; later it may get one.
     fn fail(&mut self, ground: &Ground, why: &str) {
         let (slot, pod) = (&self.member.slot, &self.member.pod);
-        let pause = limits::LANE_PAUSE.saturating_mul(1 << self.failures.min(16));
-        let pause = pause.min(limits::LANE_LONGEST_PAUSE);
+        let pause = pace::doubled(limits::LANE_PAUSE, self.failures, limits::LANE_LONGEST_PAUSE);
         error!(%slot, %pod, why, again_in = ?pause, "a member cannot be served");
         self.failures = self.failures.saturating_add(1);
         self.state = State::Failed(Instant::now() + pause);

@@ -13,14 +13,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{self, sleep_until};
 use tracing::{info, warn};
 
 use crate::limits;
+use crate::pace::{now, sleep_until};
 
 mod api;
 mod desk;
@@ -117,12 +117,12 @@ impl Writer {
                     // Its namespace would wait for it for ever: the node ends, as with any of its parts.
                     Err(e) => std::panic::resume_unwind(e.into_panic()),
                 },
-                () = sleep_until(next.unwrap_or(at).into()), if next.is_some() => {
+                () = sleep_until(next) => {
                     if let (Some(write), Some(api)) = (self.waiting.next(now()), self.api.clone()) {
                         writing.spawn(async move { let outcome = api.write(&write).await; (write, outcome) });
                     }
                 }
-                () = sleep_until(due.unwrap_or(at).into()), if due.is_some() => {
+                () = sleep_until(due) => {
                     let writes = self.desk.due(now());
                     writes.into_iter().for_each(|write| self.put(write));
                 }
@@ -191,11 +191,6 @@ impl Writer {
             );
         }
     }
-}
-
-/// What time it is on the clock of what waits.
-fn now() -> Instant {
-    time::Instant::now().into_std()
 }
 
 #[cfg(test)]

@@ -24,13 +24,13 @@ use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::SlotId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep_until;
 use tracing::{info, warn};
 
 use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
 use super::slots::{Change, JoinError};
 use crate::members::Member;
+use crate::pace::{now, sleep_until};
 use crate::registry::Topology;
 
 mod group;
@@ -46,7 +46,7 @@ mod volume;
 use news::containers;
 pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
-use start::{Looked, Start, now};
+use start::{Looked, Start};
 use undone::Undone;
 use unknown::Waiters;
 pub(super) use volume::Volume;
@@ -133,7 +133,7 @@ impl Membership {
         loop {
             let again = self.next_look().into_iter().chain(self.next_try()).chain(self.next_answer()).min();
             let done = tokio::select! {
-                () = sleep_until(again.unwrap_or_else(now).into()), if again.is_some() => {
+                () = sleep_until(again) => {
                     self.look_again(now());
                     self.answer_unknown(now());
                     self.try_again(now()).await
@@ -232,15 +232,19 @@ impl Membership {
             info!(%slot, pod = %volume.pod, uid = %volume.uid, group = %volume.group, "the pod takes part");
             let note = format!("the pod is a member of group {} on this node", volume.group);
             self.events.tell(Notice::new(volume.about(), Kind::Normal, "TakesPart", &note));
-            let (uid, group) = (volume.uid.to_string(), volume.group.clone());
-            let start = Start::new(self.asker.is_some());
-            self.volumes.insert(volume.id.clone(), Served { volume, ending: false, start });
-            if let Some(pod) = self.pods.get(&uid).cloned() {
-                self.tell_of(&pod).await?;
-            }
-            self.weigh_held_back(&group).await?;
+            self.takes_part(volume, Start::new(self.asker.is_some())).await?;
         }
         Ok(done)
+    }
+
+    /// A volume is there: its pod takes part, as far as it is known.
+    async fn takes_part(&mut self, volume: Volume, start: Start) -> Result<(), Stopping> {
+        let (uid, group) = (volume.uid.to_string(), volume.group.clone());
+        self.volumes.insert(volume.id.clone(), Served { volume, ending: false, start });
+        if let Some(pod) = self.pods.get(&uid).cloned() {
+            self.tell_of(&pod).await?;
+        }
+        self.weigh_held_back(&group).await
     }
 
     /// Whether the pod may take part, and as what.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::limits;
+use crate::pace;
 
 /// The deaths so far.
 #[derive(Debug, Default)]
@@ -26,10 +27,11 @@ impl Restarts {
         }
         // The first time at once: who it serves is waiting.
         let doublings = self.in_a_row.checked_sub(2);
-        Some(doublings.map_or(Duration::ZERO, |n| {
-            let factor = 1_u32.checked_shl(n).unwrap_or(u32::MAX);
-            limits::BROKER_PAUSE.saturating_mul(factor).min(limits::BROKER_LONGEST_PAUSE)
-        }))
+        Some(
+            doublings.map_or(Duration::ZERO, |n| {
+                pace::doubled(limits::BROKER_PAUSE, n, limits::BROKER_LONGEST_PAUSE)
+            }),
+        )
     }
 
     pub(super) const fn total(&self) -> u64 {

@@ -21,6 +21,9 @@ use crate::limits;
 
 type Watch = (SessionId, RequestId);
 
+/// All kinds of buffers.
+const KINDS: [Kind; 3] = [Kind::Vmm, Kind::Timeline, Kind::Legacy];
+
 /// What is left to be done since a policy came into force.
 #[derive(Debug)]
 pub(super) struct Changing {
@@ -170,7 +173,7 @@ impl Registry {
             let may_not_any_more = |kind| may_not(kind) && before.may_publish_kind(&party, kind).is_ok();
             let is_one = self.changing.stock.suspects.contains(id)
                 || !self.policy.is_within(&party, &self.has(m))
-                || [Kind::Vmm, Kind::Timeline, Kind::Legacy].into_iter().any(may_not_any_more);
+                || KINDS.into_iter().any(may_not_any_more);
             is_one.then_some(*id)
         };
         self.members.iter().filter_map(is_one).collect()
@@ -348,8 +351,7 @@ impl Registry {
         let is_otherwise = |before: &Policy, kind| {
             before.may_acquire(&theirs, &own, kind) != self.policy.may_acquire(&theirs, &own, kind)
         };
-        let kinds = [Kind::Vmm, Kind::Timeline, Kind::Legacy];
-        if !told.iter().any(|(_, before)| kinds.into_iter().any(|kind| is_otherwise(before, kind))) {
+        if !told.iter().any(|(_, before)| KINDS.into_iter().any(|kind| is_otherwise(before, kind))) {
             return none;
         }
         let (mut events, mut looked_at) = (Vec::new(), 0);

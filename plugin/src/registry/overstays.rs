@@ -13,6 +13,7 @@ use gpu_handoff_protocol::message::EndReason;
 
 use super::{DrawnMap, Effect, Overstay, Registry, SessionId};
 use crate::limits;
+use crate::pace;
 
 /// The buffers that end while they are leased.
 #[derive(Debug, Default)]
@@ -72,9 +73,8 @@ impl Overstays {
         while let Some((at, id)) = self.due.first().filter(|(at, _)| *at <= now).copied() {
             self.due.remove(&(at, id));
             let Some(due) = self.of.get_mut(&id) else { continue };
-            let pause = limits::OVERSTAY_PAUSE.saturating_mul(1 << due.looks.min(16));
+            due.at = now + pace::doubled(limits::OVERSTAY_PAUSE, due.looks, limits::OVERSTAY_LONGEST_PAUSE);
             due.looks += 1;
-            due.at = now + pause.min(limits::OVERSTAY_LONGEST_PAUSE);
             self.due.insert((due.at, id));
             found.insert(id);
         }

@@ -64,7 +64,7 @@ fn notice(pod: &str) -> Notice {
 
 /// The pod that the next write is about.
 async fn next(asked: &mut mpsc::UnboundedReceiver<(String, Value)>) -> String {
-    let (_, event) = time::timeout(Duration::from_secs(600), asked.recv()).await.unwrap().unwrap();
+    let (_, event) = tokio::time::timeout(Duration::from_secs(600), asked.recv()).await.unwrap().unwrap();
     event["regarding"]["name"].as_str().unwrap().to_owned()
 }
 
@@ -134,7 +134,7 @@ async fn an_api_server_that_does_not_know_our_rights_yet_is_asked_again_and_one_
         }
         *server.status.lock().unwrap() = status;
         next(&mut asked).await;
-        let begin = time::Instant::now();
+        let begin = tokio::time::Instant::now();
         for _ in 2..limits::EVENT_TIMES_FORBIDDEN {
             assert_eq!(next(&mut asked).await, "early");
         }
@@ -169,7 +169,7 @@ async fn a_namespace_whose_events_are_not_taken_holds_up_nobody_elses() {
         for i in 0..16 {
             events.tell(notice(&format!("p{i}")));
         }
-        let begin = time::Instant::now();
+        let begin = tokio::time::Instant::now();
         let (mut written, mut refused) = (0, 0);
         while written < 16 {
             match asked.recv().await.unwrap().0.contains("/full/") {

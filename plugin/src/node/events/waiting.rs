@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::desk::Write;
 use crate::limits;
+use crate::pace;
 
 /// All that waits.
 #[derive(Debug, Default)]
@@ -94,8 +95,7 @@ impl Waiting {
         let Some(of) = self.namespaces.get_mut(&write.about().namespace) else { return 0 };
         of.is_under_way = false;
         of.failures = of.failures.saturating_add(1);
-        let pause = limits::EVENT_PAUSE.saturating_mul(1 << of.failures.min(16));
-        of.not_before = now + pause.min(limits::EVENT_LONGEST_PAUSE);
+        of.not_before = now + pace::doubled(limits::EVENT_PAUSE, of.failures, limits::EVENT_LONGEST_PAUSE);
         of.writes.push_front(write);
         of.failures
     }

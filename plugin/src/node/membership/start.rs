@@ -19,6 +19,7 @@ use crate::node::devices::{Elsewhere, Found, Unknown};
 use crate::node::events::{Kind, Notice};
 use crate::node::outlook::{Mate, outlook};
 use crate::node::slots::Change;
+use crate::pace;
 
 /// What was found out and said of a pod.
 #[derive(Debug)]
@@ -85,10 +86,8 @@ impl Start {
     fn asks_again(&mut self, may_change: bool, now: Instant) {
         self.tries = if may_change { self.tries.saturating_add(1) } else { 0 };
         let doublings = self.tries.checked_sub(1);
-        self.again = doublings.map(|n| {
-            let factor = 1_u32.checked_shl(n).unwrap_or(u32::MAX);
-            now + limits::DEVICES_PAUSE.saturating_mul(factor).min(limits::DEVICES_LONGEST_PAUSE)
-        });
+        self.again =
+            doublings.map(|n| now + pace::doubled(limits::DEVICES_PAUSE, n, limits::DEVICES_LONGEST_PAUSE));
     }
 
     /// When it is asked again.
@@ -183,7 +182,7 @@ impl Membership {
         let may_change =
             matches!(served.start.unknown, Some(Unknown::Yet(_))) || (served.start.is_held_back && is_alone);
         if let Some(served) = self.volumes.get_mut(id) {
-            served.start.asks_again(may_change, now());
+            served.start.asks_again(may_change, pace::now());
         }
     }
 
@@ -292,9 +291,4 @@ impl Membership {
         );
         Some((refusal.with_remedy(remedy), true))
     }
-}
-
-/// What time it is on the clock of what waits.
-pub(super) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

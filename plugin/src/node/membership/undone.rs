@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use tracing::{error, info, warn};
 
-use super::start::{Start, now};
-use super::{Membership, Served, Stopping, Volume, mounts};
+use super::start::Start;
+use super::{Membership, Stopping, Volume, mounts};
 use crate::limits;
 use crate::node::events::{Kind, Notice};
+use crate::pace::{self, now};
 
 /// What is to be done for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +42,7 @@ impl Membership {
     }
 
     fn put_off(&mut self, volume: Volume, deed: Deed, tries: u32, why: &str) {
-        let factor = 1_u32.checked_shl(tries).unwrap_or(u32::MAX);
-        let again_in = limits::UNDONE_PAUSE.saturating_mul(factor).min(limits::UNDONE_LONGEST_PAUSE);
+        let again_in = pace::doubled(limits::UNDONE_PAUSE, tries, limits::UNDONE_LONGEST_PAUSE);
         let (slot, pod, target) = (&volume.slot, &volume.pod, volume.target.display());
         match deed {
             Deed::Join => {
@@ -97,13 +97,7 @@ impl Membership {
             self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotReplaced", note));
         }
         self.seen.gone(&volume.id);
-        let (uid, group) = (volume.uid.to_string(), volume.group.clone());
-        let served = Served { volume, ending: false, start: Start::of_before() };
-        self.volumes.insert(served.volume.id.clone(), served);
-        if let Some(pod) = self.pods.get(&uid).cloned() {
-            self.tell_of(&pod).await?;
-        }
-        self.weigh_held_back(&group).await
+        self.takes_part(volume, Start::of_before()).await
     }
 
     /// Has nothing left of a volume whose pod is gone.

@@ -7,9 +7,9 @@ use std::time::Instant;
 use gpu_handoff_kubelet::csi::{Answer, Publish, Refusal};
 use tokio::sync::oneshot;
 
-use super::start::now;
 use super::{Membership, Stopping};
 use crate::limits;
+use crate::pace::now;
 
 /// Volumes that wait, the first that is answered first.
 pub(super) type Waiters = VecDeque<Waiter>;

@@ -23,7 +23,7 @@ async fn what_may_change_is_asked_ever_more_rarely_and_what_cannot_is_not_asked_
         let mut ground = asking_ground();
         ground.hear(added(ground.facts("producer", UID))).await;
         ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
-        let (mut pauses, begin) = (Vec::new(), start::now());
+        let (mut pauses, begin) = (Vec::new(), crate::pace::now());
         for _ in 0..12 {
             let found = Found { holds: holds.clone(), elsewhere: elsewhere.clone() };
             ground.membership.looked(Looked { uid: UID.into(), found }).await.unwrap();

@@ -57,7 +57,7 @@ async fn a_mount_that_cannot_be_taken_down_stays_on_record_and_is_tried_again() 
     let (done, ()) = tokio::join!(ground.membership.hear(gone), left);
     done.unwrap();
     let records = Records::open(ground.run_dir.path()).unwrap();
-    let begin = start::now();
+    let begin = crate::pace::now();
     let mut pauses = vec![ground.membership.next_try().unwrap() - begin];
     for _ in 0..12 {
         assert_eq!(records.read().unwrap().len(), 1, "the daemon's next life would know of it");
