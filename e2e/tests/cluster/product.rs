@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery;
@@ -206,11 +206,45 @@ fn rolled() -> anyhow::Result<Value> {
     Ok(json!({ "spec": { "template": { "metadata": { "annotations": { "e2e.local/rolled": now } } } } }))
 }
 
+/// Gives the daemon this variable, or takes it away, by an update; gives what [`has_rolled`] is to wait for.
+pub(crate) async fn update(ground: &Ground, variable: Value) -> anyhow::Result<i64> {
+    change(ground, json!({ "name": "plugin", "env": [variable] })).await
+}
+
 /// Changes the daemon's container so, by an update; gives what [`has_rolled`] is to wait for.
 pub(crate) async fn change(ground: &Ground, container: Value) -> anyhow::Result<i64> {
     let patch = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
     let set = daemons(ground).patch(PLUGIN, &PatchParams::default(), &Patch::Strategic(patch)).await?;
     set.metadata.generation.context("a daemon set without a generation")
+}
+
+/// What the cluster says of the daemons.
+pub(crate) async fn daemon_set(ground: &Ground) -> anyhow::Result<DaemonSet> {
+    Ok(daemons(ground).get(PLUGIN).await?)
+}
+
+/// Waits until this is told of a pod of the daemon that is there and was not among those; gives it.
+pub(crate) async fn warning(
+    ground: &Ground,
+    reason: &str,
+    text: &str,
+    before: &[Pod],
+) -> anyhow::Result<Pod> {
+    let events: Api<Event> = Api::namespaced(ground.client.clone(), NAMESPACE);
+    let uid = |pod: &Pod| pod.metadata.uid.clone();
+    let known: Vec<_> = before.iter().map(uid).collect();
+    look_until(READY, &format!("{reason} of the daemon is told: {text}"), async || {
+        let there = plugin_pods(ground).list(&ListParams::default().labels(LABELS)).await?;
+        for pod in there.items.into_iter().filter(|pod| !known.contains(&uid(pod))) {
+            let of = format!("reason={reason},involvedObject.uid={}", uid(&pod).unwrap_or_default());
+            let told = events.list(&ListParams::default().fields(&of)).await?.items;
+            if told.iter().any(|event| event.message.as_ref().is_some_and(|said| said.contains(text))) {
+                return Ok(Some(plugin_pods(ground).get(&pod.metadata.name.unwrap_or_default()).await?));
+            }
+        }
+        Ok(None)
+    })
+    .await
 }
 
 /// Waits until the update is done.
