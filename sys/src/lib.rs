@@ -9,17 +9,22 @@
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
 //! | starting a process without any privilege | [`unprivileged`] |
+//! | IPC namespaces that no process has to be in | [`namespaces`] |
+//! | what System V's calls have made in one | [`sysv`] |
+//! | who makes which file on a file system | [`fanotify`] |
 //! | a filter of a process's own system calls | `filter` |
 //! | random numbers | `random` |
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
-    reason = "socket options, unknown control messages, the steps between fork and exec, and tokio's registration have no safe wrapper"
+    reason = "socket options, unknown control messages, the steps between fork and exec, IPC namespaces and what is in them, fanotify, and tokio's registration have no safe wrapper"
 )]
 
+pub mod fanotify;
 #[cfg(feature = "filter")]
 pub mod filter;
 pub mod isolate;
+pub mod namespaces;
 pub mod options;
 pub mod peer;
 pub mod pidfs;
@@ -29,4 +34,7 @@ pub mod random;
 pub mod receive;
 #[cfg(feature = "tokio")]
 pub mod registered;
+pub mod sysv;
+#[cfg(test)]
+mod testing;
 pub mod unprivileged;
