@@ -1,9 +1,12 @@
 //! Files that people name, of limited size.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Why a file has no text.
+use gpu_handoff_policy::open_regular;
+
+/// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -20,24 +23,32 @@ pub enum FileError {
     },
 }
 
-/// The text of a file of at most so many bytes, or of standard input where it is called `-`.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<String, FileError> {
-    let failed = |e| FileError::Read(shown(path), e);
-    let mut text = String::new();
-    let mut limited = |source: &mut dyn Read| source.take(limit + 1).read_to_string(&mut text);
-    let bytes = match is_standard_input(path) {
-        true => limited(&mut io::stdin().lock()),
-        false => std::fs::File::open(path).and_then(|mut file| limited(&mut file)),
+/// What is in a file of at most so many bytes, or on standard input where it is called `-`.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let mut limited = |source: &mut dyn Read| source.take(limit + 1).read_to_end(&mut bytes);
+    let read = if is_standard_input(path) {
+        limited(&mut io::stdin().lock())
+    } else {
+        open(path).and_then(|mut file| limited(&mut file))
     };
-    if bytes.map_err(failed)? as u64 > limit {
-        return Err(FileError::TooLarge { file: shown(path), limit });
+    match read {
+        Err(e) => Err(FileError::Read(shown(path), e)),
+        Ok(read) if read as u64 > limit => Err(FileError::TooLarge { file: shown(path), limit }),
+        Ok(_) => Ok(bytes),
     }
-    Ok(text)
 }
 
-/// The text of a file that may be a policy, or settings. One byte more than one may have is a finding about it, many more are none that
+/// What the command was given as an open file may be a pipe; nothing else that is waited for is a file to read.
+fn open(path: &Path) -> io::Result<File> {
+    let given =
+        path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
+    if given { File::open(path) } else { open_regular(path) }
+}
+
+/// What is in a file that may be a policy, or settings. One byte more than one may have is a finding about it, many more are none that
 /// anybody needs.
-pub(crate) fn read_policy(path: &Path) -> Result<String, FileError> {
+pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, FileError> {
     read(path, 2 * gpu_handoff_policy::limits::TEXT_BYTES as u64)
 }
 

@@ -193,12 +193,12 @@ impl Settings {
         }
     }
 
-    /// Reads settings that are a text of their own, YAML or JSON. They are not checked yet.
+    /// Reads settings that are a text of their own, UTF-8 to the last comment: YAML or JSON. They are not checked yet.
     ///
     /// # Errors
     /// What is wrong first, and where.
-    pub fn read(text: &str) -> Result<Self, PolicyError> {
-        read_plain(text, Subject::Settings)
+    pub fn read(text: &(impl AsRef<[u8]> + ?Sized)) -> Result<Self, PolicyError> {
+        read_plain(text.as_ref(), Subject::Settings)
     }
 
     /// Checks what its type does not say.

@@ -16,7 +16,7 @@
 //! | what it may grant and this version does not do | `not_yet` |
 //! | bytes and times as people write them; lists and maps with a limit | `amount`, `bounded` |
 //! | from text, with line and column of what is wrong | `read` |
-//! | as much of YAML as policies and settings need | `plain` |
+//! | bytes as a text; as much of YAML as policies and settings need | `plain` |
 //! | files that may become other ones | `files` |
 //! | every limit, with its unit | [`limits`] |
 
@@ -42,7 +42,7 @@ pub use exchange::{Exchange, GroupRef, Rule, RuleName, Side};
 pub use files::{Contents, FileError, Files, open_regular};
 pub use gap::{Almost, Differs, Gap};
 pub use party::{Asks, Party};
-pub use plain::{Subject, read_plain};
+pub use plain::{Subject, as_text, read_plain};
 pub use policy::Policy;
 pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};

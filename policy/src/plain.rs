@@ -24,18 +24,32 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Reads a text of its own: YAML, or JSON, which is YAML. A byte order mark before it is passed over.
+/// Reads a text of its own: YAML, or JSON, which is YAML; UTF-8 to the last comment. A byte order mark before it is passed over.
 ///
 /// # Errors
 /// What is wrong first, and where.
-pub fn read_plain<T: DeserializeOwned>(text: &str, subject: Subject) -> Result<T, PolicyError> {
-    if text.len() > limits::TEXT_BYTES {
-        let what = format!("{} bytes, expected at most {}", text.len(), limits::TEXT_BYTES);
+pub fn read_plain<T: DeserializeOwned>(bytes: &[u8], subject: Subject) -> Result<T, PolicyError> {
+    if bytes.len() > limits::TEXT_BYTES {
+        let what = format!("{} bytes, expected at most {}", bytes.len(), limits::TEXT_BYTES);
         return Err(PolicyError { place: None, what });
     }
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = as_text(bytes)?;
     scan(text, subject)?;
     Ok(serde_yaml::from_str(text)?)
+}
+
+/// What a file has in it, as a text. Nothing is read in the place of what is none. A byte order mark before it is left out.
+///
+/// # Errors
+/// The first byte that belongs to no text in UTF-8, and where it is.
+pub fn as_text(bytes: &[u8]) -> Result<&str, PolicyError> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|e| {
+        let before = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let column = line.chars().count() + 1;
+        at(before.matches('\n').count() + 1, column, "a byte that is no UTF-8".to_owned())
+    })
 }
 
 /// Refuses what YAML has and such a text does not need: directives, aliases, tags, several documents and deep nesting.

@@ -14,7 +14,7 @@ pub struct Place {
     pub column: usize,
 }
 
-/// Why a text is no policy, or no settings of the injection.
+/// Why bytes are no text, no policy, or no settings of the injection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct PolicyError {
     /// Where.
@@ -45,12 +45,12 @@ impl From<serde_yaml::Error> for PolicyError {
 }
 
 impl Policy {
-    /// Reads a policy that is a text of its own: YAML, or JSON, which is YAML.
+    /// Reads a policy that is a text of its own, UTF-8 to the last comment: YAML, or JSON, which is YAML.
     ///
     /// # Errors
     /// What is wrong first, and where.
-    pub fn read(text: &str) -> Result<Self, PolicyError> {
-        let policy: Self = read_plain(text, Subject::Policy)?;
+    pub fn read(text: &(impl AsRef<[u8]> + ?Sized)) -> Result<Self, PolicyError> {
+        let policy: Self = read_plain(text.as_ref(), Subject::Policy)?;
         match policy.version {
             Some(Version::V1) => Ok(policy),
             None => Err(at(1, 1, format!("version: missing, expected `version: {}`", Version::V1))),

@@ -122,14 +122,37 @@ async fn changed(file: &mut Option<Files>) -> (PathBuf, Result<Contents<1>, File
 }
 
 fn read_settings(path: &Path, [text]: &Contents<1>) -> Result<Settings, SettingsError> {
-    // What is no text is none; which byte is not, nobody needs to know.
-    let settings = Settings::read(&String::from_utf8_lossy(text))
-        .map_err(|source| SettingsError::Form { path: path.to_owned(), source })?;
+    let settings =
+        Settings::read(text).map_err(|source| SettingsError::Form { path: path.to_owned(), source })?;
     settings.check().map_err(|source| SettingsError::Values { path: path.to_owned(), source })?;
     Ok(settings)
 }
 
 fn read_policy(path: &Path, [text]: &Contents<1>) -> Result<Policy, SettingsError> {
-    let none = |source| SettingsError::Policy { path: path.to_owned(), source };
-    Policy::read(&String::from_utf8_lossy(text)).map_err(none)
+    Policy::read(text).map_err(|source| SettingsError::Policy { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_are_told_with_their_place_and_nothing_is_read_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str, text: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (settings, policy) = (b"image: x\n".as_slice(), b"version: gpu-handoff.io/v1\n".as_slice());
+        let comment = b"# caf\xe9\n".as_slice();
+        let good = (at("settings", settings), at("policy", policy));
+        let bad = (at("bad", &[settings, comment].concat()), at("worse", &[policy, comment].concat()));
+        assert!(RulesFiles::open(&good.0, Some(&good.1)).is_ok());
+        for (settings, policy) in [(&bad.0, &good.1), (&good.0, &bad.1)] {
+            let error = RulesFiles::open(settings, Some(policy)).unwrap_err();
+            let told = chain(&error);
+            assert!(told.contains("line 2 column 6: a byte that is no UTF-8"), "{told}");
+        }
+    }
 }

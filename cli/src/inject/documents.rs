@@ -1,5 +1,6 @@
 //! YAML or JSON text as a row of JSON values.
 
+use gpu_handoff_policy::{PolicyError, as_text};
 use serde_json::{Map, Number, Value};
 
 use crate::limits;
@@ -17,6 +18,9 @@ pub(crate) struct Document<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
+    /// It is no text.
+    #[error(transparent)]
+    Text(#[from] PolicyError),
     /// It is not YAML.
     #[error(transparent)]
     Yaml(#[from] serde_yaml::Error),
@@ -32,8 +36,8 @@ pub enum DocumentError {
 }
 
 /// Reads all documents: JSON if that is what it begins as. A byte order mark before them is passed over.
-pub(crate) fn read(text: &str) -> Result<Vec<Document<'_>>, DocumentError> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+pub(crate) fn read<T: AsRef<[u8]> + ?Sized>(text: &T) -> Result<Vec<Document<'_>>, DocumentError> {
+    let text = as_text(text.as_ref())?;
     let documents: Vec<_> = if text.trim_start().starts_with('{') {
         let objects = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let objects = objects.take(limits::DOCUMENTS + 1);

@@ -94,9 +94,7 @@ impl PolicyFile {
 }
 
 fn read(path: &Path, text: &[u8]) -> Result<Policy, PolicyFileError> {
-    // What is no text is no policy; which byte is not, nobody needs to know.
-    let policy = Policy::read(&String::from_utf8_lossy(text));
-    policy.map_err(|source| PolicyFileError::Policy { path: path.to_path_buf(), source })
+    Policy::read(text).map_err(|source| PolicyFileError::Policy { path: path.to_path_buf(), source })
 }
 
 /// Looks at the file again and again, for as long as somebody wants to know. A policy is in force when the broker goes by it.
@@ -189,9 +187,12 @@ mod tests {
         let why = format!("{:#}", anyhow::Error::from(file.look().unwrap_err()));
         assert!(why.contains("policy.yaml is no policy: line 3 column 1: unknown field `legcy`"), "{why}");
         assert_eq!((file.look().unwrap(), file.refused()), (None, 1));
+        std::fs::write(&path, [ONE.as_bytes(), b"# caf\xe9\n"].concat()).unwrap();
+        let why = format!("{:#}", anyhow::Error::from(file.look().unwrap_err()));
+        assert!(why.contains("line 3 column 6: a byte that is no UTF-8"), "{why}");
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(file.look(), Err(PolicyFileError::Read(_))));
-        assert_eq!((file.look().unwrap(), file.refused()), (None, 2));
+        assert_eq!((file.look().unwrap(), file.refused()), (None, 3));
         std::fs::write(&path, TWO).unwrap();
         assert_eq!(file.look().unwrap().unwrap().quota.buffers, 2);
     }

@@ -155,6 +155,18 @@ fn what_yaml_has_beside_is_not_taken() {
 }
 
 #[test]
+fn what_is_no_text_is_no_policy_and_its_place_is_told() {
+    let read = |rest: &[u8]| Policy::read(&[V1.as_bytes(), rest].concat()).map_err(|e| e.to_string());
+    // In a comment, too; in characters, as elsewhere; without the mark before the text.
+    let wrong = "line 3 column 4: a byte that is no UTF-8".to_owned();
+    assert_eq!(read(b"legacy: deny\n# \xc3\xbc\xff"), Err(wrong.clone()));
+    assert_eq!(read(b"\n\xe2\x82"), Err("line 3 column 1: a byte that is no UTF-8".to_owned()));
+    let marked = Policy::read(b"\xef\xbb\xbf\n\n#  \xff").unwrap_err();
+    assert_eq!(marked.to_string(), wrong);
+    assert!(read("# \u{fc}ber\n".as_bytes()).is_ok());
+}
+
+#[test]
 fn texts_lists_maps_and_depth_have_limits() {
     let long = " ".repeat(limits::TEXT_BYTES);
     assert_eq!(
