@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use gpu_handoff_kubelet::api::ApiServer;
 use gpu_handoff_kubelet::csi::{self, Command, Refusal};
 use gpu_handoff_kubelet::pods::{self, PodEvent};
 use gpu_handoff_kubelet::{registration, resources};
@@ -43,7 +44,7 @@ async fn main() -> Outcome {
         }
         ["watch", node] => {
             let client = kube::Client::try_default().await?;
-            tell(None, Some((client, node.to_owned()))).await
+            tell(None, Some((client.into(), node.to_owned()))).await
         }
         ["resources", socket] => {
             let resources = resources::Resources::open(socket.into()).await?;
@@ -62,7 +63,7 @@ async fn main() -> Outcome {
     }
 }
 
-async fn tell(socket: Option<PathBuf>, kube: Option<(kube::Client, String)>) -> Outcome {
+async fn tell(socket: Option<PathBuf>, kube: Option<(ApiServer, String)>) -> Outcome {
     let began = Instant::now();
     let mut pods = pods::open(pods::Settings { socket, kube })?;
     while let Some(event) = pods.next().await {

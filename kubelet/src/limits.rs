@@ -79,6 +79,17 @@ pub const API_LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Pods that the API server sends at a time when it names all.
 pub const API_PAGE: u32 = 100;
 
+/// Most characters of who reports an event, by the API's rules.
+pub const EVENT_INSTANCE_CHARS: usize = 128;
+/// How long the API server may take for an event.
+pub const EVENT_TIME: Duration = Duration::from_secs(5);
+/// ResourceSlices that the API server sends at a time.
+pub const SLICES_PAGE: u32 = 100;
+/// Most such pages of a node.
+pub const SLICES_PAGES: u32 = 10;
+/// Pods with a label that are looked for.
+pub const LABELLED_PODS: u32 = 100;
+
 /// Bytes of the kubelet's answer about the devices of all pods.
 pub const RESOURCES_BYTES: usize = 16 << 20;
 /// How long the kubelet may take for a question about devices.

@@ -276,14 +276,10 @@ pub const EVENT_PODS: usize = 2 * MEMBERS;
 pub const EVENT_NOTE_BYTES: usize = 1024;
 /// Most bytes of an event's reason, by the API's rules.
 pub const EVENT_REASON_BYTES: usize = 128;
-/// Most characters of who reports an event, by the API's rules.
-pub const EVENT_INSTANCE_CHARS: usize = 128;
 /// Bytes of a pod's name in the names of its events.
 pub const EVENT_POD_NAME_BYTES: usize = 200;
 /// Events that are being written to the API server at a time, one of a namespace.
 pub const EVENT_WRITES: usize = 4;
-/// How long the API server may take for an event.
-pub const EVENT_TIME: Duration = Duration::from_secs(5);
 /// How long the events of a namespace wait after one could not be written; doubled each time.
 pub const EVENT_PAUSE: Duration = Duration::from_millis(500);
 /// The longest that it waits.
@@ -319,11 +315,5 @@ pub const DEVICES_LOOKS: Duration = Duration::from_secs(60);
 pub const DEVICES_PAUSE: Duration = Duration::from_secs(10);
 /// The longest that it is.
 pub const DEVICES_LONGEST_PAUSE: Duration = Duration::from_secs(160);
-/// ResourceSlices that the API server sends at a time.
-pub const SLICES_PAGE: u32 = 100;
-/// Most such pages of a node.
-pub const SLICES_PAGES: u32 = 10;
-/// Pods of a group that are looked for on other nodes.
-pub const MATES: u32 = 100;
 /// Pods of which that is asked at a time.
 pub const DEVICES_ASKED: usize = 32;

@@ -12,7 +12,6 @@
 //! | the slots, their members and sockets | [`slots`] |
 //! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
 //! | what owners of pods can read | `events` |
-//! | the API server, where there is one | `api_server` |
 //! | the policy, which may become another one | [`policy`] |
 //! | starting children without privilege | [`children`] |
 //! | being the first process of a container | [`first`] |
@@ -33,7 +32,8 @@
 
 use std::io;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use gpu_handoff_kubelet::api::ApiServer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -45,7 +45,6 @@ use crate::limits;
 use crate::members::Member;
 
 mod admin;
-mod api_server;
 mod broker;
 pub mod children;
 pub mod client;
@@ -111,7 +110,11 @@ impl StopSignals {
 async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     say_what_starts(&config);
     let place = Place::prepare(&config).await?;
-    let api_server = api_server::client(&config)?;
+    // None of it is asked on the way of a member's start or of a request, for it may be away. Without it the kubelet alone is asked.
+    let api_server = match config.kubelet {
+        Some(_) => ApiServer::of_this_pod().context("ask the API server")?,
+        None => None,
+    };
     let (events, writer) = Events::new(api_server.clone(), config.node_name());
     let refused = api_server.is_some().then(|| writer.refused());
     let mut service = Service::new(&config, events.clone(), api_server.clone());

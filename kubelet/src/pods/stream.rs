@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::known::{Known, PodEvent};
 use super::{kube_watch, pods_api};
+use crate::api::ApiServer;
 use crate::backoff::Backoff;
 use crate::limits;
 
@@ -19,7 +20,7 @@ pub struct Settings {
     /// The socket of the kubelet's Pods API ([`super::SOCKET`]); used where it is there.
     pub socket: Option<PathBuf>,
     /// The API server, and the name of this node: it may list and watch pods.
-    pub kube: Option<(kube::Client, String)>,
+    pub kube: Option<(ApiServer, String)>,
 }
 
 impl fmt::Debug for Settings {
@@ -195,8 +196,8 @@ async fn follow(settings: Settings, first: Source, mut follower: Follower) {
             (Source::Kubelet, Settings { socket: Some(socket), .. }) => {
                 from_kubelet(socket, &settings, &mut follower).await
             }
-            (Source::ApiServer, Settings { kube: Some((client, node)), .. }) => {
-                kube_watch::follow(client.clone(), node, &mut follower, || {
+            (Source::ApiServer, Settings { kube: Some((api_server, node)), .. }) => {
+                kube_watch::follow(api_server.client(), node, &mut follower, || {
                     settings.source_after(Some(source))
                 })
                 .await

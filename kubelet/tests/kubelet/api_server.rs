@@ -78,7 +78,7 @@ fn failure(code: u16, reason: &str) -> Value {
 }
 
 fn settings(client: Client) -> Settings {
-    Settings { socket: None, kube: Some((client, "node-1".to_owned())) }
+    Settings { socket: None, kube: Some((client.into(), "node-1".to_owned())) }
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ async fn a_kubelet_that_stays_away_is_left_for_the_api_server() {
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let (client, server) = crate::api_server::client();
     server.lists(&["a"], "1");
-    let settings = Settings { socket: Some(socket), kube: Some((client, "node-1".to_owned())) };
+    let settings = Settings { socket: Some(socket), kube: Some((client.into(), "node-1".to_owned())) };
     let mut pods = open(settings).unwrap();
     hears(&mut pods, &["source Kubelet", "away: connect to the kubelet's Pods API"]).await;
     // Without the deadline of the others: the clock goes as fast as it can here.

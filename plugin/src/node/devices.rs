@@ -14,9 +14,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use gpu_handoff_kubelet::api::ApiServer;
 use gpu_handoff_kubelet::pods::PodFacts;
 use gpu_handoff_kubelet::resources::Resources;
-use kube::Client;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -39,7 +39,7 @@ const NOBODY_TO_ASK: &str =
 pub(super) struct Asker {
     /// The kubelet's PodResources API.
     socket: PathBuf,
-    api_server: Option<Client>,
+    api_server: Option<ApiServer>,
     node: String,
     /// Of those who ask.
     turns: Arc<Semaphore>,
@@ -77,7 +77,7 @@ impl fmt::Display for Unknown {
 }
 
 impl Asker {
-    pub(super) fn new(socket: PathBuf, api_server: Option<Client>, node: String) -> Self {
+    pub(super) fn new(socket: PathBuf, api_server: Option<ApiServer>, node: String) -> Self {
         let turns = Arc::new(Semaphore::new(limits::DEVICES_ASKED));
         Self { socket, api_server, node, turns }
     }
@@ -102,7 +102,10 @@ impl Asker {
             let told = told.ok_or_else(|| Unknown::Yet(none.to_owned()))?;
             let known = match (held::claimed(&told).is_empty(), &self.api_server) {
                 (true, _) => slices::Devices::default(),
-                (false, Some(client)) => slices::read(client, &self.node).await.map_err(Unknown::Yet)?,
+                (false, Some(api_server)) => {
+                    let published = api_server.published(&self.node).await;
+                    slices::Devices::of(published.map_err(|e| Unknown::Yet(e.to_string()))?)
+                }
                 (false, None) => return Err(Unknown::ForGood(NOBODY_TO_ASK.to_owned())),
             };
             held::by(pod, &told, &known).map(Holds::These)
@@ -115,10 +118,10 @@ impl Asker {
         let Some(group_hash) = group_hash else {
             return Elsewhere::Unknown("there are others of it on this node".to_owned());
         };
-        let Some(client) = &self.api_server else {
+        let Some(api_server) = &self.api_server else {
             return Elsewhere::Unknown("there is no API server to ask".to_owned());
         };
-        let asked = mates::ask(client, pod, group_hash, &self.node);
+        let asked = mates::ask(api_server, pod, group_hash, &self.node);
         match timeout(limits::DEVICES_TIME, asked).await {
             Ok(Ok(places)) => Elsewhere::Pods(places),
             Ok(Err(why)) => Elsewhere::Unknown(why),

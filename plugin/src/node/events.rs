@@ -8,13 +8,14 @@
 //! |---|---|
 //! | which are written, which are counted, which are left out | [`desk`] |
 //! | which are written next | [`waiting`] |
-//! | writing them | [`api`] |
 //! | what is said of whom | [`notice`] |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use gpu_handoff_kubelet::api::ApiServer;
+use gpu_handoff_kubelet::api::events::{Failure, Reporter, Write};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -22,14 +23,13 @@ use tracing::{info, warn};
 use crate::limits;
 use crate::pace::{now, sleep_until};
 
-mod api;
 mod desk;
 mod notice;
 mod waiting;
 
-use api::{Api, Failure};
-use desk::{Desk, Write};
-pub(super) use notice::{About, Kind, Notice, evicted, killed, orphaned};
+use desk::Desk;
+pub(super) use gpu_handoff_kubelet::api::events::{About, Kind};
+pub(super) use notice::{Notice, evicted, killed, orphaned};
 use waiting::Waiting;
 
 /// Where the node's parts leave what owners of pods are to read. Clones share one queue.
@@ -41,16 +41,16 @@ pub(super) struct Events {
 
 impl Events {
     /// The queue, and who serves it: by events where there is an API server, else by lines of the log.
-    pub(super) fn new(client: Option<kube::Client>, node: &str) -> (Self, Writer) {
+    pub(super) fn new(api_server: Option<ApiServer>, node: &str) -> (Self, Writer) {
         let (queue, notices) = mpsc::channel(limits::EVENT_QUEUE);
         let without_room = Arc::new(AtomicU64::new(0));
         let events = Self { queue, without_room: Arc::clone(&without_room) };
-        let api = client.map(|client| Arc::new(Api::new(client, node)));
+        let reporter = api_server.map(|api_server| Arc::new(Reporter::new(api_server, node)));
         let refused = watch::Sender::new(None);
         let writer = Writer {
             notices,
             without_room,
-            api,
+            reporter,
             desk: Desk::new(now()),
             waiting: Waiting::default(),
             refused,
@@ -78,7 +78,7 @@ impl Events {
 pub(super) struct Writer {
     notices: mpsc::Receiver<Notice>,
     without_room: Arc<AtomicU64>,
-    api: Option<Arc<Api>>,
+    reporter: Option<Arc<Reporter>>,
     desk: Desk,
     /// What the API server is to be told.
     waiting: Waiting,
@@ -118,8 +118,8 @@ impl Writer {
                     Err(e) => std::panic::resume_unwind(e.into_panic()),
                 },
                 () = sleep_until(next) => {
-                    if let (Some(write), Some(api)) = (self.waiting.next(now()), self.api.clone()) {
-                        writing.spawn(async move { let outcome = api.write(&write).await; (write, outcome) });
+                    if let (Some(write), Some(reporter)) = (self.waiting.next(now()), self.reporter.clone()) {
+                        writing.spawn(async move { let outcome = reporter.write(&write).await; (write, outcome) });
                     }
                 }
                 () = sleep_until(due) => {
@@ -145,7 +145,7 @@ impl Writer {
         if let Write::New(event) = &write {
             info!(pod = %event.about, reason = event.reason, times = event.count, "event: {}", event.note);
         }
-        if self.api.is_some() {
+        if self.reporter.is_some() {
             self.waiting.put(write, now());
         }
     }

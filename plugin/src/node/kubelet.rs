@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use gpu_handoff_kubelet::api::ApiServer;
 use gpu_handoff_kubelet::{csi, pods, registration, resources};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -43,7 +44,7 @@ impl Kubelet {
     /// What could not be made.
     pub(super) async fn begin(
         config: &KubeletConfig,
-        api_server: Option<kube::Client>,
+        api_server: Option<ApiServer>,
         events: Events,
         changes: mpsc::Sender<Change>,
         slots: &mut Slots,
@@ -155,8 +156,8 @@ impl KubeletConfig {
     }
 
     /// Where pods may be asked for: the kubelet, and the API server where there is one.
-    fn pods(&self, api_server: Option<kube::Client>) -> pods::Settings {
-        let kube = api_server.map(|client| (client, self.node.clone()));
+    fn pods(&self, api_server: Option<ApiServer>) -> pods::Settings {
+        let kube = api_server.map(|api_server| (api_server, self.node.clone()));
         pods::Settings { socket: Some(self.root.join(pods::SOCKET)), kube }
     }
 }

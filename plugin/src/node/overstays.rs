@@ -8,14 +8,10 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use gpu_handoff_kubelet::api::ApiServer;
+use gpu_handoff_kubelet::csi::PodName;
 use gpu_handoff_policy::{Orphans, Policy};
 use gpu_handoff_protocol::SlotId;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
-use kube::api::PostParams;
-use kube::core::Status;
-use kube::{Api, Client};
 use tokio::task::{self, JoinSet};
 use tokio::time::timeout;
 use tracing::warn;
@@ -26,9 +22,6 @@ use crate::identity::{self, Process, ProcessKey};
 use crate::limits;
 use crate::members::Member;
 
-/// By this label an eviction says that it is of a pod on the node of whoever asks, and an admission policy holds it to that.
-const OWN_NODE: (&str, &str) = ("gpu-handoff.io/own-node", "only");
-
 /// The number of a command, and what came of it.
 pub(super) type Done = (u64, Result<(), String>);
 
@@ -37,7 +30,7 @@ pub(super) struct Overstays {
     cgroup_root: Root,
     /// The user that the daemon was started as.
     daemon_user: u32,
-    api_server: Option<Client>,
+    api_server: Option<ApiServer>,
     /// Where those whose pods they are read of it.
     events: Events,
     evicting: JoinSet<Result<(), String>>,
@@ -52,7 +45,7 @@ impl fmt::Debug for Overstays {
 }
 
 impl Overstays {
-    pub(super) fn new(cgroup_root: Root, api_server: Option<Client>, events: Events) -> Self {
+    pub(super) fn new(cgroup_root: Root, api_server: Option<ApiServer>, events: Events) -> Self {
         let daemon_user = rustix::process::geteuid().as_raw();
         Self { cgroup_root, daemon_user, api_server, events, evicting: JoinSet::new(), asked: HashMap::new() }
     }
@@ -96,7 +89,7 @@ impl Overstays {
             Ok(member) => member,
             Err(why) => return refused(why),
         };
-        let Some(client) = self.api_server.clone() else {
+        let Some(api_server) = self.api_server.clone() else {
             return refused("there is no API server to evict it by".to_owned());
         };
         if self.asked.values().any(|(slot, _)| *slot == member.slot) {
@@ -105,10 +98,12 @@ impl Overstays {
         let (member, told) = (member.clone(), self.events.clone());
         let slot = member.slot.clone();
         let task = self.evicting.spawn(async move {
-            let asked = timeout(limits::EVICTION_TIME, evict(client, &member)).await;
-            let outcome = asked.unwrap_or_else(|_| {
-                Err(format!("the API server has not answered within {:?}", limits::EVICTION_TIME))
-            });
+            let outcome = match timeout(limits::EVICTION_TIME, api_server.evict(&name_of(&member))).await {
+                Ok(answered) => answered.map_err(|e| e.to_string()),
+                Err(_elapsed) => {
+                    Err(format!("the API server has not answered within {:?}", limits::EVICTION_TIME))
+                }
+            };
             if outcome == Ok(true) {
                 warn!(slot = %member.slot, pod = %member.pod, "evicted: it leases a buffer whose time is over, and the policy says so");
                 told.tell(events::evicted((&member).into()));
@@ -158,38 +153,9 @@ fn is_for<'a>(member: Option<&'a Member>, policy: &Policy, wanted: Orphans) -> R
     Err(format!("the policy says {found} of namespace {}, not {wanted}", member.pod.namespace))
 }
 
-/// Asks for the eviction of that very pod; whether there was one to evict.
-async fn evict(client: Client, member: &Member) -> Result<bool, String> {
-    let (namespace, name) = (member.pod.namespace.as_str(), member.pod.name.as_str());
-    let pods: Api<Pod> = Api::namespaced(client, namespace);
-    let outcome: Result<Status, kube::Error> =
-        pods.create_subresource("eviction", name, &PostParams::default(), &eviction(member)).await;
-    match outcome {
-        Ok(_) => Ok(true),
-        // It is not there, or another pod has its name.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
-        Err(kube::Error::Api(status)) if status.code == 429 => Err(format!("not now: {}", status.message)),
-        Err(kube::Error::Api(status)) => {
-            Err(format!("the API server says {}: {}", status.code, status.message))
-        }
-        Err(e) => Err(format!("the API server cannot be asked: {e}")),
-    }
-}
-
-fn eviction(member: &Member) -> Eviction {
-    let preconditions = Preconditions { uid: Some(member.uid.to_string()), ..Preconditions::default() };
-    Eviction {
-        metadata: ObjectMeta {
-            name: Some(member.pod.name.to_string()),
-            namespace: Some(member.pod.namespace.to_string()),
-            labels: Some([OWN_NODE].map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-            ..ObjectMeta::default()
-        },
-        delete_options: Some(DeleteOptions {
-            preconditions: Some(preconditions),
-            ..DeleteOptions::default()
-        }),
-    }
+fn name_of(member: &Member) -> PodName {
+    let (namespace, name) = (member.pod.namespace.to_string(), member.pod.name.to_string());
+    PodName { namespace, name, uid: member.uid.to_string() }
 }
 
 #[cfg(test)]

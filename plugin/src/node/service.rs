@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpu_handoff_admin::proto;
+use gpu_handoff_kubelet::api::ApiServer;
 use gpu_handoff_protocol::{DeviceUuid, SlotId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -75,7 +76,7 @@ impl Reply {
 }
 
 impl Service {
-    pub(super) fn new(config: &Config, events: Events, api_server: Option<kube::Client>) -> Self {
+    pub(super) fn new(config: &Config, events: Events, api_server: Option<ApiServer>) -> Self {
         Self {
             programs: Programs { user: config.user, log_format: config.log_format },
             driver_version: config.nvidia_proc_root.join("driver/nvidia/version"),

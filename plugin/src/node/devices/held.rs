@@ -66,6 +66,7 @@ pub(super) fn by(pod: &PodFacts, told: &PodDevices, known: &Devices) -> Result<V
 mod tests {
     use std::collections::BTreeMap;
 
+    use gpu_handoff_kubelet::api::slices::Published;
     use gpu_handoff_kubelet::resources::ContainerDevices;
 
     use super::*;
@@ -97,16 +98,19 @@ mod tests {
         ContainerDevices { plugin: BTreeMap::new(), claimed: vec![claimed] }
     }
 
+    fn published((driver, device, uuid): (&str, &str, Option<&str>)) -> Published {
+        let [driver, pool, device] = [driver, "node-1", device].map(str::to_owned);
+        Published { driver, pool, device, uuid: uuid.map(str::to_owned) }
+    }
+
     fn by(told: &PodDevices, known: &Devices) -> Result<Vec<DeviceUuid>, Unknown> {
         super::by(&pod(&[]), told, known)
     }
 
     #[test]
     fn a_pod_holds_what_any_of_its_containers_was_given() {
-        let known = Devices::of(&[
-            ("gpu.nvidia.com", "node-1", "gpu-0", Some(ONE)),
-            ("nic.example.com", "node-1", "eth0", None),
-        ]);
+        let devices = [("gpu.nvidia.com", "gpu-0", Some(ONE)), ("nic.example.com", "eth0", None)];
+        let known = Devices::of(devices.map(published).into());
         let [one, mig] = [ONE, MIG].map(|id| id.parse().unwrap());
         let held = |containers: &[(&str, ContainerDevices)]| by(&told(containers), &known).unwrap();
         assert_eq!(held(&[("app", plugin("nvidia.com/gpu", &[ONE, MIG]))]), [one, mig]);

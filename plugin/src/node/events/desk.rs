@@ -8,51 +8,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::notice::{About, Kind, Notice};
+use gpu_handoff_kubelet::api::events::{About, Write};
+
+use super::notice::Notice;
 use crate::allowance::Allowance;
 use crate::limits;
 
 mod pod;
 
 use pod::{Due, OfPod};
-
-/// An event that is to be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NewEvent {
-    pub(super) about: About,
-    pub(super) kind: Kind,
-    pub(super) reason: String,
-    pub(super) note: String,
-    pub(super) count: u32,
-    pub(super) name: String,
-}
-
-/// What the API server is to be told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Write {
-    /// An event.
-    New(Box<NewEvent>),
-    /// One that is there has happened so often by now.
-    Again { about: About, name: String, count: u32 },
-}
-
-impl Write {
-    /// The event's name.
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::New(event) => &event.name,
-            Self::Again { name, .. } => name,
-        }
-    }
-
-    /// Whom it is about.
-    pub(super) fn about(&self) -> &About {
-        match self {
-            Self::New(event) => &event.about,
-            Self::Again { about, .. } => about,
-        }
-    }
-}
 
 /// What was told of which pod.
 #[derive(Debug)]
@@ -150,6 +114,8 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use gpu_handoff_kubelet::api::events::{Kind, NewEvent};
 
     use super::pod::LEFT_OUT;
     use super::*;

@@ -2,51 +2,16 @@
 
 use std::fmt;
 
+use gpu_handoff_kubelet::api::events::{About, Kind};
 use gpu_handoff_protocol::{Code, Refusal};
 
 use crate::limits;
 use crate::members::Member;
 
-/// The pod that an event is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::node) struct About {
-    /// Its namespace.
-    pub(in crate::node) namespace: String,
-    /// Its name.
-    pub(in crate::node) name: String,
-    /// Which of all pods of that name it is.
-    pub(in crate::node) uid: String,
-}
-
-impl fmt::Display for About {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
 impl From<&Member> for About {
     fn from(member: &Member) -> Self {
         let (namespace, name) = (member.pod.namespace.to_string(), member.pod.name.to_string());
         Self { namespace, name, uid: member.uid.to_string() }
-    }
-}
-
-/// Whether somebody should do something about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::node) enum Kind {
-    /// All is well.
-    Normal,
-    /// Something is not.
-    Warning,
-}
-
-impl Kind {
-    /// As Kubernetes calls it.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
     }
 }
 

@@ -1,13 +1,9 @@
-use std::convert::Infallible;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use gpu_handoff_kubelet::api::testing::{Answer, Asked};
 use gpu_handoff_protocol::{Code, Refusal};
-use http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tower::service_fn;
 
 use super::*;
 
@@ -23,23 +19,17 @@ struct Server {
 /// Stands for the 403 of a namespace that is about to go.
 const ENDING: u16 = 1403;
 
-fn server() -> (Client, Server, mpsc::UnboundedReceiver<(String, Value)>) {
+fn server() -> (ApiServer, Server, mpsc::UnboundedReceiver<(String, Value)>) {
     let (asked, told) = mpsc::unbounded_channel();
     let server = Server { asked, status: Arc::new(Mutex::new(201)), otherwise: Arc::default() };
     let answering = server.clone();
-    let service = service_fn(move |request: Request<Body>| {
-        let server = answering.clone();
-        async move { Ok::<_, Infallible>(server.answer(request).await) }
-    });
-    (Client::new(service, "default"), server, told)
+    (ApiServer::answering(move |asked| std::future::ready(answering.answer(asked))), server, told)
 }
 
 impl Server {
-    async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        let what = format!("{} {}", request.method(), request.uri().path());
-        let body = request.into_body().collect_bytes().await.unwrap();
-        let body: Value = serde_json::from_slice(&body).unwrap();
-        self.asked.send((what.clone(), body.clone())).unwrap();
+    fn answer(&self, asked: Asked) -> Answer {
+        let what = format!("{} {}", asked.method, asked.path);
+        self.asked.send((what.clone(), asked.body)).unwrap();
         let otherwise = *self.otherwise.lock().unwrap();
         let status = match otherwise {
             Some((namespace, status)) if what.contains(&format!("/{namespace}/")) => status,
@@ -48,12 +38,12 @@ impl Server {
         let (status, ends) = if status == ENDING { (403, true) } else { (status, false) };
         let causes =
             if ends { json!([{ "reason": "NamespaceTerminating", "message": "m" }]) } else { json!([]) };
-        let answer = if status < 300 {
+        let body = if status < 300 {
             json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e" }, "eventTime": null })
         } else {
             json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "so", "reason": "R", "code": status, "details": { "causes": causes } })
         };
-        Response::builder().status(status).body(Body::from(answer.to_string().into_bytes())).unwrap()
+        Answer { status, body }
     }
 }
 

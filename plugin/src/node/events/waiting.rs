@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::desk::Write;
+use gpu_handoff_kubelet::api::events::Write;
+
 use crate::limits;
 use crate::pace;
 
@@ -124,7 +125,8 @@ impl OfNamespace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::notice::About;
+    use gpu_handoff_kubelet::api::events::About;
+
     use super::*;
 
     fn write(namespace: &str, name: &str) -> Write {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
+use gpu_handoff_kubelet::api::times;
 use gpu_handoff_kubelet::csi::{Answer, PodName, Publish};
 use gpu_handoff_kubelet::pods::{PodEvent, Source};
-use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::limits;
@@ -56,18 +56,13 @@ impl Seen {
         };
         let why = match &self.away {
             Some((why, since)) => {
-                format!("is away since {}, and new pods wait until it is back: {why}", said(*since))
+                format!("is away since {}, and new pods wait until it is back: {why}", times::written(*since))
             }
             None if self.complete => "has not named it among them".to_owned(),
             None => "has not named all of them yet".to_owned(),
         };
         format!("pod {pod} is not known of yet: {source}, which is asked for the pods of this node, {why}")
     }
-}
-
-/// A time of day, to the second.
-fn said(at: SystemTime) -> String {
-    Timestamp::try_from(at).map(|at| at.strftime("%FT%TZ").to_string()).unwrap_or_default()
 }
 
 /// Tells of it.

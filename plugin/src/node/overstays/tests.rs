@@ -2,9 +2,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
+use gpu_handoff_kubelet::api::testing::{Answer, Asked};
 use gpu_handoff_policy::NamespaceTerms;
-use http::{Request, Response};
-use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
@@ -57,7 +56,7 @@ fn node() -> Overstays {
 }
 
 /// With an API server, and what owners of pods are told.
-fn node_with(api_server: Option<Client>) -> (Overstays, impl FnMut() -> Vec<String>) {
+fn node_with(api_server: Option<ApiServer>) -> (Overstays, impl FnMut() -> Vec<String>) {
     let (events, mut told) = Events::for_test();
     let heard = move || {
         std::iter::from_fn(|| told.try_recv().ok()).map(|notice| notice.reason().to_owned()).collect()
@@ -109,25 +108,19 @@ async fn a_process_of_the_members_user_is_killed_and_no_other_in_its_place() {
 }
 
 /// What an API server was asked.
-type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+type Heard = Arc<Mutex<Vec<Asked>>>;
 
 /// One that answers evictions with this.
-fn api_server(code: u16, message: &str) -> (Client, Asked) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
+fn api_server(code: u16, message: &str) -> (ApiServer, Heard) {
+    let asked = Heard::default();
     let heard = Arc::clone(&asked);
-    let answer = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": message,
+    let body = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": message,
         "status": if code < 300 { "Success" } else { "Failure" }, "reason": "x", "metadata": {}});
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (heard, answer) = (Arc::clone(&heard), answer.to_string());
-        async move {
-            let uri = request.uri().to_string();
-            let body = request.into_body().collect_bytes().await?;
-            heard.lock().unwrap().push((uri, serde_json::from_slice(&body).unwrap()));
-            let answer = Response::builder().status(code).body(Body::from(answer.into_bytes())).unwrap();
-            Ok::<_, kube::Error>(answer)
-        }
+    let api_server = ApiServer::answering(move |asked| {
+        heard.lock().unwrap().push(asked);
+        std::future::ready(Answer { status: code, body: body.clone() })
     });
-    (Client::new(service, "default"), asked)
+    (api_server, asked)
 }
 
 #[tokio::test]
@@ -148,11 +141,9 @@ async fn that_very_pod_is_evicted_and_what_is_said_of_it_is_passed_on() {
             assert!(why.contains("because"), "{why}");
         }
         let asked = asked.lock().unwrap();
-        let (uri, body) = &asked[0];
-        assert!(uri.contains("/api/v1/namespaces/ml/pods/holder/eviction"), "{uri}");
+        let Asked { path, body, .. } = &asked[0];
+        assert_eq!(path, "/api/v1/namespaces/ml/pods/holder/eviction");
         assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "2c48913c-b29f-11e7-9350-020968147796");
-        assert_eq!(body["metadata"]["labels"]["gpu-handoff.io/own-node"], "only");
-        assert_eq!((&body["kind"], &body["apiVersion"]), (&json!("Eviction"), &json!("policy/v1")));
         assert_eq!(asked.len(), 1, "what is not to be is not tried again here");
     }
 }
@@ -189,9 +180,8 @@ async fn what_was_asked_for_by_a_broker_that_is_gone_is_told_to_the_pods_owner_a
 
 #[tokio::test]
 async fn an_eviction_that_breaks_off_is_answered_and_may_be_asked_for_again() {
-    let silent =
-        tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, kube::Error>>());
-    let mut node = node_with(Some(Client::new(silent, "default"))).0;
+    let silent = ApiServer::answering(|_| std::future::pending());
+    let mut node = node_with(Some(silent)).0;
     let (holder, evicts) = member(Orphans::Evict, true, None);
     for id in [1, 2] {
         assert_eq!(node.evict(id, Some(&holder), &evicts), None);

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::notice::{About, Kind, Notice};
-use super::{NewEvent, Write};
+use gpu_handoff_kubelet::api::events::{About, Kind, NewEvent, Write};
+
+use super::super::notice::Notice;
 use crate::allowance::Allowance;
 use crate::limits;
 

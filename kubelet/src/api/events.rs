@@ -1,59 +1,149 @@
-//! Writing events to the API server.
+//! Writing events on pods.
 
-use gpu_handoff_kubelet::DRIVER;
+use std::fmt;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Status;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::desk::{NewEvent, Write};
-use crate::limits;
+use super::ApiServer;
+use crate::{DRIVER, limits};
 
 /// What the daemon did when it had something to tell.
 const ACTION: &str = "Serve";
 
+/// The pod that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct About {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of all pods of that name it is.
+    pub uid: String,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Whether somebody should do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All is well.
+    Normal,
+    /// Something is not.
+    Warning,
+}
+
+impl Kind {
+    /// As Kubernetes calls it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// An event that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent {
+    /// Whom it is about.
+    pub about: About,
+    /// Whether somebody should do something about it.
+    pub kind: Kind,
+    /// A word in camel case.
+    pub reason: String,
+    /// What happened, and what to do about it.
+    pub note: String,
+    /// How often it happened.
+    pub count: u32,
+    /// The event's own name: written twice by the same, it is there once.
+    pub name: String,
+}
+
+/// What the API server is to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Write {
+    /// An event.
+    New(Box<NewEvent>),
+    /// One that is there has happened so often by now.
+    Again {
+        /// Whom it is about.
+        about: About,
+        /// The event's name.
+        name: String,
+        /// How often it happened.
+        count: u32,
+    },
+}
+
+impl Write {
+    /// The event's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::New(event) => &event.name,
+            Self::Again { name, .. } => name,
+        }
+    }
+
+    /// Whom it is about.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        match self {
+            Self::New(event) => &event.about,
+            Self::Again { about, .. } => about,
+        }
+    }
+}
+
 /// Why an event is not written.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
     /// Nobody answers.
+    #[error("{0}")]
     Away(String),
     /// Who writes it may not, or not yet.
+    #[error("{0}")]
     Forbidden(String),
     /// It is not there any more, or its namespace is about to go.
+    #[error("it is not there any more")]
     Gone,
     /// It is not taken, however often it is tried.
+    #[error("{0}")]
     Refused(String),
 }
 
-/// The API server, and who this is to it.
+/// Who writes events: a node's daemon.
 #[derive(Debug)]
-pub(super) struct Api {
-    client: DebugClient,
+pub struct Reporter {
+    api_server: ApiServer,
     instance: String,
 }
 
-/// A client without anything to show of itself.
-struct DebugClient(Client);
-
-impl std::fmt::Debug for DebugClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
-}
-
-impl Api {
-    pub(super) fn new(client: Client, node: &str) -> Self {
+impl Reporter {
+    /// The daemon of this node.
+    #[must_use]
+    pub fn new(api_server: ApiServer, node: &str) -> Self {
         let instance = node.chars().take(limits::EVENT_INSTANCE_CHARS).collect();
-        Self { client: DebugClient(client), instance }
+        Self { api_server, instance }
     }
 
     /// Writes one.
-    pub(super) async fn write(&self, write: &Write) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// It is not written, and why.
+    pub async fn write(&self, write: &Write) -> Result<(), Failure> {
         let written = async {
             match write {
                 Write::New(event) => {
@@ -75,8 +165,8 @@ impl Api {
         }
     }
 
-    fn of(&self, namespace: Option<&str>) -> kube::Api<Event> {
-        kube::Api::namespaced(self.client.0.clone(), namespace.unwrap_or_default())
+    fn of(&self, namespace: Option<&str>) -> Api<Event> {
+        Api::namespaced(self.api_server.client(), namespace.unwrap_or_default())
     }
 
     fn event(&self, event: &NewEvent) -> Event {
