@@ -136,6 +136,9 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
                     prove_if_needed(policy, &mut unproven, &mut in_background);
                 }
                 lanes.hear(news);
+                if lanes.has_too_many_unclosed() {
+                    break Some("too many slots that are gone do not close, for what was sent to them: the next broker is without them");
+                }
                 if is_policy {
                     alive.send_modify(|taken| *taken += 1);
                 }

@@ -1,7 +1,8 @@
 //! Closing what strangers may have put something into. A listening socket goes with the connections that nobody accepted, and with
 //! what was sent over these, descriptors too; a close of such a one takes for as long as whoever sent it likes. So it is done in
 //! threads of their own, so many at a time, and so many of one namespace; what finds none stays open until one of them comes back.
-//! Node and broker have one each. What is open when the process ends the kernel closes, and waits for nobody's lingering then.
+//! Node and broker have one each, and see to it that not too much waits: the node takes no member in without room for it, the broker,
+//! which cannot say no to who leaves, ends at [`limits::UNCLOSED`]. What is open when the process ends the kernel closes, and waits for nobody's lingering then.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
@@ -69,12 +70,18 @@ impl Closer {
         }
     }
 
-    /// How many stay open, of all and of this namespace.
-    pub(crate) fn waiting(&self, namespace: &Namespace) -> (usize, usize) {
+    /// How many stay open.
+    pub(crate) fn waiting(&self) -> usize {
+        let left = locked(&self.0);
+        // Whoever starts takes one at once.
+        left.waiting.len().saturating_sub(left.starting)
+    }
+
+    /// How many of this namespace do.
+    pub(crate) fn waiting_of(&self, namespace: &Namespace) -> usize {
         let left = locked(&self.0);
         let own = left.waiting.iter().filter(|(of, _)| of == namespace).count();
-        // Whoever starts takes one at once.
-        (left.waiting.len().saturating_sub(left.starting), own.saturating_sub(left.starting))
+        own.saturating_sub(left.starting)
     }
 }
 

@@ -180,6 +180,9 @@ pub const CLOSERS: usize = 64;
 pub const CLOSERS_OF_NAMESPACE: usize = 16;
 /// Slots of one namespace that are gone and stay open, with which it gets no further one. All that stay open count as taken.
 pub const UNCLOSED_OF_NAMESPACE: usize = 64;
+/// Slots that are gone, which wait in the broker for a thread that closes them: as many as may leave at once. With one more the broker
+/// ends, which closes all of them, and another one takes over. In the node they are slots that are taken.
+pub const UNCLOSED: usize = MEMBERS;
 /// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
 pub const NODE_WORDS: usize = 128;
 /// How long the node looks for the device nodes that a process has, which may be on a file system that does not answer.

@@ -35,6 +35,8 @@ pub(super) struct Lanes {
     ending: HashMap<MemberId, Lane>,
     /// Closes the listeners of those that are gone, with what was sent there: this thread has all the others to see to.
     closer: Closer,
+    /// How many of those may stay open.
+    unclosed: usize,
 }
 
 /// A member that there is.
@@ -65,7 +67,8 @@ impl Lanes {
         let (daemon_user, cgroup_root) = (setup.daemon_user, setup.cgroup_root.clone());
         let ground = Ground { shared, daemon_user, cgroup_root, ends };
         let (members, ending, closer) = (BTreeMap::new(), HashMap::new(), Closer::default());
-        (Self { ground, policy, last: 0, members, ending, closer }, ended)
+        let unclosed = limits::UNCLOSED;
+        (Self { ground, policy, last: 0, members, ending, closer, unclosed }, ended)
     }
 
     /// How many members are served.
@@ -173,6 +176,12 @@ impl Lanes {
             self.ending.insert(serving.id, serving.end(&self.ground));
         }
         self.closer.close(&here.member.pod.namespace, Unclosed::new(here.listener.into_fd()));
+    }
+
+    /// Whether more slots of members that left stay open than may. Each takes a descriptor that a buffer could have, and nobody here can
+    /// make the close of one come back; the end of the process does.
+    pub(super) fn has_too_many_unclosed(&self) -> bool {
+        self.closer.waiting() > self.unclosed
     }
 
     /// A lane has ended. Without it a member can neither be heard nor told anything: where it was not to end, what it held

@@ -1,6 +1,6 @@
 //! What a stranger may send.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,6 +20,12 @@ pub(crate) fn send_late(to: &Path) -> TcpStream {
     let packet = Outgoing { bytes: vec![0], descriptors: vec![Arc::new(late)] };
     assert!(connection.try_send(&packet).unwrap());
     silent
+}
+
+/// Reads to the end: there is one when the socket is closed.
+pub(crate) fn is_closed(mut silent: &TcpStream) {
+    silent.set_read_timeout(Some(LINGER / 2)).unwrap();
+    silent.read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// A TCP socket whose close waits for somebody who does not read, and who that is.

@@ -314,11 +314,10 @@ impl Slots {
             return Err(JoinError::Taken { slot: name, pod, uid });
         }
         let namespace = &member.pod.namespace;
-        let (unclosed, own) = self.closer.waiting(namespace);
-        if self.slots.len() + unclosed >= self.limit {
+        if self.slots.len() + self.closer.waiting() >= self.limit {
             return Err(JoinError::NoSlot { limit: self.limit });
         }
-        if own >= limits::UNCLOSED_OF_NAMESPACE {
+        if self.closer.waiting_of(namespace) >= limits::UNCLOSED_OF_NAMESPACE {
             return Err(JoinError::Unclosed { namespace: namespace.clone() });
         }
         let slot =

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::awake::Room;
-use crate::closer::testing::{LINGER, send_late};
+use crate::closer::testing::{LINGER, is_closed, send_late};
 use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity::cgroup::{ContainerId, Root};
 use crate::journal::NodeKey;
@@ -278,4 +278,29 @@ async fn what_was_sent_to_a_member_that_leaves_is_closed_and_nobody_waits_for_th
     silent.push(send_late(&stage.path("c")));
     assert!(stage.lanes.into_threads().is_empty());
     assert!(begin.elapsed() < LINGER / 2, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn slots_that_do_not_close_are_too_many_at_a_limit_and_no_more_when_they_have() {
+    let mut stage = Stage::new();
+    stage.lanes.unclosed = 1;
+    let mut silent = Vec::new();
+    let most = limits::CLOSERS_OF_NAMESPACE + stage.lanes.unclosed;
+    for i in 0..=most {
+        assert!(!stage.lanes.has_too_many_unclosed(), "{i} of {most}");
+        let slot = format!("g-{i}");
+        stage.come("guest", &slot);
+        silent.push(send_late(&stage.path(&slot)));
+        stage.lanes.hear(News::Left(slot_id(&slot)));
+    }
+    let deadline = Instant::now() + LINGER / 2;
+    while !stage.lanes.has_too_many_unclosed() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    silent.drain(..2).for_each(|one| is_closed(&one));
+    while stage.lanes.has_too_many_unclosed() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
 }

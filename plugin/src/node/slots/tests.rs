@@ -1,10 +1,7 @@
-use std::io::Read as _;
-use std::net::TcpStream;
-
 use gpu_handoff_protocol::socket::SeqPacket;
 
 use super::*;
-use crate::closer::testing::{LINGER, send_late};
+use crate::closer::testing::{LINGER, is_closed, send_late};
 
 fn member(slot: &str, uid: &str) -> Member {
     let text = format!(
@@ -101,12 +98,6 @@ fn what_a_broker_says_it_does_not_serve_is_seen_until_it_does_or_ends() {
     assert_eq!(why("p-2"), None);
 }
 
-/// Reads to the end: there is one when the socket is closed.
-fn is_closed(mut silent: &TcpStream) {
-    silent.set_read_timeout(Some(LINGER / 2)).unwrap();
-    silent.read_to_end(&mut Vec::new()).unwrap();
-}
-
 fn leave(slots: &mut Slots, slot: &str) {
     let begin = Instant::now();
     let (asker, answer) = oneshot::channel();
@@ -140,7 +131,7 @@ fn slots_of_one_namespace_that_do_not_close_keep_no_other_open() {
         leave(&mut slots, &slot);
     }
     let deadline = Instant::now() + LINGER / 2;
-    while slots.closer.waiting(&"n".parse().unwrap()).1 < limits::UNCLOSED_OF_NAMESPACE {
+    while slots.closer.waiting_of(&"n".parse().unwrap()) < limits::UNCLOSED_OF_NAMESPACE {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }
