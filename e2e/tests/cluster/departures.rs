@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::EvictParams;
 use kube::runtime::wait::conditions;
 
-use crate::lifecycle::{BACK, OBSERVED, relists, until_back};
+use crate::lifecycle::{BACK, OBSERVED, relists, until_back, warm_up};
 use crate::members::{self, By};
 use crate::plan::{Gpu, Plan};
 use crate::play::{Outcome, Scenario, scenario_alone};
@@ -61,6 +61,7 @@ impl Witnesses {
         let mut holder = scene.app("holder").await?;
         members::connect(scene, &mut holder, "holder", GROUP).await?;
         holder.ask(&Command::Watch).await?;
+        warm_up(scene, GROUP, Some(&mut holder)).await?;
         let before = observer.used_memory()?;
         Ok(Self { observer, before, holder })
     }

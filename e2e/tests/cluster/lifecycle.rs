@@ -3,17 +3,18 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use gpu_handoff_e2e::agent::{Answer, Command};
 use gpu_handoff_e2e::conformance::actor::Actor;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use kube::runtime::wait::conditions;
 
 use crate::ground::{Ground, look_until};
-use crate::members;
+use crate::members::{self, By};
 use crate::plan::{Gpu, Plan};
 use crate::play::{Outcome, Scenario, scenario_alone};
 use crate::product;
-use crate::program::{agent_that_ends, puppet};
+use crate::program::{App, agent_that_ends, puppet};
 use crate::scene::{Scene, Standard, await_in};
 
 /// How many pods come and go, one after the other, if not as few as these.
@@ -33,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const RELISTS: &str = "kubelet_pleg_relist_duration_seconds_count";
 
 const POD: &str = "producer";
+/// Comes before all that is measured.
+const FIRST: &str = "first";
 const GROUP: &str = "lifecycle";
 
 pub(crate) fn all() -> Vec<Scenario> {
@@ -46,6 +49,7 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     scene.claim("gpu", 1).await?;
     scene.start(puppet("observer", gpu()).restricted()).await?;
     let observer = Actor::meet_for(scene.shared(), "observer", OBSERVED)?;
+    warm_up(scene, GROUP, None).await?;
     let before = observer.used_memory()?;
     let (mut back, mut gone) = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for word in (1..).take(rounds) {
@@ -61,7 +65,7 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
         // A pod that has just started is not looked at before that.
         relists(scene.ground, 2).await?;
         let begin = Instant::now();
-        let uid = delete(scene).await?;
+        let uid = delete(scene, POD).await?;
         back.push(until_back(&observer, before, begin).await?);
         await_in(&scene.all::<Pod>(), POD, "the pod is gone", BACK, conditions::is_deleted(&uid)).await?;
         gone.push(begin.elapsed());
@@ -71,6 +75,27 @@ async fn comes_back(scene: &Scene<'_>) -> anyhow::Result<Outcome> {
     tell("memory back", &mut back);
     tell("pod gone", &mut gone);
     Ok(Outcome::Done)
+}
+
+/// A pod publishes, and lets go of everything before it ends. The node's GPU worker stays, and so does the holder's program, each
+/// with the memory that a driver takes for any process that uses a GPU: that is there before anything is measured.
+pub(crate) async fn warm_up(scene: &Scene<'_>, group: &str, holder: Option<&mut App>) -> anyhow::Result<()> {
+    scene.start(agent_that_ends(FIRST, gpu()).restricted().member(group)).await?;
+    let mut app = scene.app(FIRST).await?;
+    members::connect(scene, &mut app, FIRST, group).await?;
+    members::publish(&mut app, "warm", 0).await?;
+    if let Some(holder) = holder {
+        let acquired = members::acquire(holder, By::Name("warm".to_owned()), "warm").await?;
+        ensure!(matches!(acquired, Answer::Acquired { .. }), "{acquired:?}");
+        members::holds(holder, "warm", 0).await?;
+        members::release(holder, "warm").await?;
+    }
+    members::retire(&mut app, "warm").await?;
+    let freed = app.ask(&Command::Free { memory: "warm".to_owned() }).await?;
+    ensure!(matches!(freed, Answer::Done { .. }), "free: {freed:?}");
+    let uid = delete(scene, FIRST).await?;
+    await_in(&scene.all::<Pod>(), FIRST, "the pod is gone", BACK, conditions::is_deleted(&uid)).await?;
+    Ok(())
 }
 
 /// Waits until the kubelet has looked at all containers so many times more.
@@ -94,8 +119,8 @@ fn plan() -> Plan {
     agent_that_ends(POD, gpu()).restricted().member(GROUP)
 }
 
-async fn delete(scene: &Scene<'_>) -> anyhow::Result<String> {
-    let deleted = scene.all::<Pod>().delete(POD, &DeleteParams::default()).await?;
+async fn delete(scene: &Scene<'_>, pod: &str) -> anyhow::Result<String> {
+    let deleted = scene.all::<Pod>().delete(pod, &DeleteParams::default()).await?;
     deleted.left().and_then(|pod| pod.metadata.uid).context("a pod that is being deleted has a UID")
 }
 

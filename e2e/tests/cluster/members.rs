@@ -95,6 +95,13 @@ pub(crate) async fn release(app: &mut App, lease: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Retires what nobody holds any more.
+pub(crate) async fn retire(app: &mut App, name: &str) -> anyhow::Result<()> {
+    let retired = app.ask(&Command::Retire { name: name.to_owned(), deadline_ms: 0 }).await?;
+    ensure!(matches!(retired, Answer::Retired { leases: 0 }), "retire {name}: {retired:?}");
+    Ok(())
+}
+
 /// To who may not have it, a buffer is none. Gives the sentence that says so.
 pub(crate) async fn is_not_there(app: &mut App, by: By) -> anyhow::Result<String> {
     match acquire(app, by.clone(), "nothing").await? {
