@@ -234,8 +234,8 @@ impl Reasons {
     }
 }
 
-/// A user's text as a denial repeats it: cut at a limit, on a character border, control characters escaped.
-fn shown(text: impl fmt::Display, limit: usize) -> String {
+/// A user's text as a denial, or a warning, repeats it: cut at a limit, on a character border, control characters escaped.
+pub(crate) fn shown(text: impl fmt::Display, limit: usize) -> String {
     let text = text.to_string();
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {

@@ -12,7 +12,9 @@ pub const GROUP_SIZE: u32 = 1_024;
 pub const NEAREST_BYTES: usize = 64;
 /// Most reasons of one denial; of further ones, the last says how many there are.
 pub const REASONS: usize = 16;
-/// Longest text of a user's that a denial repeats, in bytes; the rest is cut.
+/// Labels and annotations of a pod that does not take part, which warnings name; the others are counted.
+pub const WARNINGS: usize = 8;
+/// Longest text of a user's that a denial, or a warning, repeats, in bytes; the rest is cut.
 pub const SHOWN_BYTES: usize = 128;
 /// Longest list of what would have been right in a denial, in bytes; the rest is cut.
 pub const WANTED_BYTES: usize = 512;

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
+use crate::denial;
 use crate::keys::{GROUP_HASH_LABEL, HOSTNAME, Key, PREFIX};
+use crate::limits;
 use crate::nearest::nearest;
 use crate::pod::Pod;
 use crate::wishes::Wishes;
@@ -10,6 +12,8 @@ use crate::words::Colocate;
 
 const ONE_NODE_FOR_A_DAEMON_SET: &str = "a DaemonSet has a pod on every node, and gpu-handoff.io/colocate: required, \
     which is the default, has a group's pods on one: all but one stay Pending; set gpu-handoff.io/colocate to none";
+
+const OURS: &str = "ours begin with gpu-handoff.io/";
 
 const OWN_USERS: &str = "hostUsers: false: a hand-over works in a user namespace, but NVIDIA's GPU Operator does not support containers with GPUs \
     there (26.3.1): if the runtime says that it cannot create the container, remove it";
@@ -66,11 +70,12 @@ fn avoids_its_like(pod: &Pod) -> bool {
     })
 }
 
-/// Of a pod that has no annotation of ours: one that is written wrong where nobody else looks.
+/// Of a pod that has no annotation of ours: one that is written wrong where nobody else looks. So many are named, and the others counted: nobody has
+/// looked at how many, and of what length, a pod has.
 pub(crate) fn of_bystander(pod: &Pod) -> Vec<String> {
     let ours =
         pod.metadata.labels.keys().filter(|label| label.starts_with(PREFIX) && *label != GROUP_HASH_LABEL);
-    let labels = ours.map(|label| format!("the label {label} does nothing: gpu-handoff reads annotations"));
+    let labels = ours.map(|label| (label, "label", "gpu-handoff reads annotations"));
     let prefix = PREFIX.trim_end_matches('/');
     let near = pod.metadata.annotations.keys().filter(|key| {
         key.split_once('/').is_some_and(|(before, name)| {
@@ -78,8 +83,18 @@ pub(crate) fn of_bystander(pod: &Pod) -> Vec<String> {
                 && Key::ALL.iter().any(|key| key.as_str()[PREFIX.len()..] == *name)
         })
     });
-    let near = near.map(|key| format!("the annotation {key} does nothing: ours begin with {PREFIX}"));
-    labels.chain(near).collect()
+    let near = near.map(|key| (key, "annotation", OURS));
+    let mut all = labels.chain(near);
+    let told = all.by_ref().take(limits::WARNINGS);
+    let told = told.map(|(name, what, why)| {
+        format!("the {what} {} does nothing: {why}", denial::shown(name, limits::SHOWN_BYTES))
+    });
+    let mut warnings: Vec<_> = told.collect();
+    match all.count() {
+        0 => {}
+        more => warnings.push(format!("and {more} more labels and annotations that do nothing")),
+    }
+    warnings
 }
 
 /// Of a pod that a node runs from a file, and only shows.

@@ -2,7 +2,7 @@
 
 use crate::common::{asking, codes, injected, injected_by, injected_under, named, pod, settings};
 use gpu_handoff_inject::limits::POD_CONTAINERS;
-use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, UserNamespaces, VERSION};
+use gpu_handoff_inject::{DenialCode, NodeRequirement, Operator, Settings, UserNamespaces, VERSION, limits};
 use gpu_handoff_policy::Policy;
 use serde_json::{Value, json};
 
@@ -341,6 +341,13 @@ fn warnings_tell_of_what_is_allowed_and_seldom_meant() {
     assert!(warnings(&misplaced)[0].contains("reads annotations"));
     let misspelt = json!({"metadata": {"annotations": {"gpu-handof.io/group": "llama"}}});
     assert!(warnings(&misspelt)[0].contains("begin with gpu-handoff.io/"));
+    let name = |i: usize| (format!("gpu-handoff.io/{i}{}\n", "x".repeat(1 << 20)), json!("llama"));
+    let many: serde_json::Map<_, _> = (0..limits::WARNINGS + 2).map(name).collect();
+    let many = json!({"metadata": {"labels": many, "annotations": misspelt["metadata"]["annotations"]}});
+    let told = warnings(&many);
+    assert_eq!(told.len(), limits::WARNINGS + 1);
+    assert_eq!(told[limits::WARNINGS], "and 3 more labels and annotations that do nothing");
+    assert!(told.iter().all(|one| one.len() < 2 * limits::SHOWN_BYTES), "{}", told[0].len());
     let another = json!({"metadata": {"annotations": {"example.com/group": "llama"}}});
     assert_eq!(warnings(&another), [""; 0]);
 }
