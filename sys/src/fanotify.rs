@@ -1,7 +1,7 @@
 //! Who makes which file on a file system, by the kernel's own word: fanotify with the handles of files and pidfds of processes.
 //!
-//! A file is known by its handle, which holds the inode's number and generation: no other file of that file system has it, ever. No
-//! path is read, no file is opened, so whoever writes there cannot have anybody look at something else.
+//! A file is known by its handle, which holds the inode's number and generation: no other file of that file system has it,
+//! ever. No path is read, no file is opened, so whoever writes there cannot have anybody look at something else.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -41,8 +41,8 @@ impl FileKey {
         let mut found = Handle { bytes: 128, kind: 0, handle: [0; HANDLE_BYTES] };
         let mut mount = 0;
         let into = (&raw mut found).cast();
-        // SAFETY: `name` ends with a zero byte; `found` begins as a `file_handle` does, says how many bytes there are for the handle
-        // behind that, and lives; so does `mount`, which is an int.
+        // SAFETY: `name` ends with a zero byte; `found` begins as a `file_handle` does, says how many bytes there are for the
+        // handle behind that, and lives; so does `mount`, which is an int.
         let done =
             unsafe { libc::name_to_handle_at(folder.as_raw_fd(), name.as_ptr(), into, &raw mut mount, 0) };
         if done != 0 {

@@ -16,7 +16,8 @@ const OWN: &str = "/proc/thread-self/ns/ipc";
 /// `NSFS_MAGIC` of `linux/magic.h`: what the file of a namespace is of.
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
-/// Makes an IPC namespace and binds its file to `pin`, which is an empty file. It lives until nobody is in it and `pin` is unmounted.
+/// Makes an IPC namespace and binds its file to `pin`, which is an empty file. It lives until nobody is in it and `pin` is
+/// unmounted.
 ///
 /// # Errors
 /// What `unshare` (it takes `CAP_SYS_ADMIN`) and `mount` answer, and where no thread can be started.

@@ -155,7 +155,8 @@ pub fn semaphore_users(id: i32, count: u64, most: u16) -> io::Result<(Vec<u32>, 
 }
 
 fn semaphore(id: i32, n: i32, command: i32) -> io::Result<i32> {
-    // SAFETY: GETPID, GETNCNT and GETZCNT, the commands that this is called with, take no fourth argument and touch no memory of ours.
+    // SAFETY: GETPID, GETNCNT and GETZCNT, the commands that this is called with, take no fourth argument and touch no memory
+    // of ours.
     let answer = unsafe { libc::semctl(id, n, command) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }

@@ -7,8 +7,9 @@ use std::process::Command;
 /// Set in the process that is root and has mounts and IPC of its own.
 const APART: &str = "GPU_HANDOFF_TEST_APART";
 
-/// Whether this process is root and has mounts and an IPC namespace of its own. Where it has not, the test of this name is run once
-/// more, by one that has; where that cannot be, it is said that the test is skipped, which `GPU_HANDOFF_TESTS=all` makes a failure.
+/// Whether this process is root and has mounts and an IPC namespace of its own. Where it has not, the test of this name is
+/// run once more, by one that has; where that cannot be, it is said that the test is skipped, which `GPU_HANDOFF_TESTS=all`
+/// makes a failure.
 pub(crate) fn apart(test: &str) -> bool {
     if std::env::var_os(APART).is_some() {
         return true;
