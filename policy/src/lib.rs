@@ -11,6 +11,7 @@
 //! | who may exchange with whom | `exchange` |
 //! | why not, and what would have to be written | `gap` |
 //! | how much one may hold | `quota` |
+//! | how large the `/dev/shm` of groups may be | `shm` |
 //! | what namespaces and groups have of their own | `terms` |
 //! | the decisions | `decide` |
 //! | what it may grant and this version does not do | `not_yet` |
@@ -33,6 +34,7 @@ mod plain;
 mod policy;
 mod quota;
 mod read;
+mod shm;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -46,5 +48,6 @@ pub use plain::{Subject, as_text, read_plain};
 pub use policy::Policy;
 pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};
+pub use shm::{NodeMemory, Share, ShmTerms, ShmTermsChange};
 pub use terms::{GroupTerms, NamespaceTerms};
 pub use words::{Devices, FailureRule, GrantedKind, LegacyRule, OnFailure, Orphans, Profile, Version};

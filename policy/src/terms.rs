@@ -7,7 +7,7 @@ use gpu_handoff_protocol::GroupName;
 use serde::{Deserialize, Serialize};
 
 use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile};
-use crate::{GroupQuotaChange, QuotaChange, amount, bounded};
+use crate::{GroupQuotaChange, QuotaChange, ShmTermsChange, amount, bounded};
 
 /// What one namespace has of its own: that of its pods, and of its groups, whoever is in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub struct NamespaceTerms {
     /// What happens to its pods where they lease a buffer whose time is over.
     #[serde(deserialize_with = "bounded::some", skip_serializing_if = "Option::is_none")]
     pub orphans: Option<Orphans>,
+    /// How large its groups' `/dev/shm` may be.
+    #[serde(skip_serializing_if = "ShmTermsChange::is_empty")]
+    pub shm: ShmTermsChange,
     /// What one of its pods may hold.
     #[serde(skip_serializing_if = "QuotaChange::is_empty")]
     pub quota: QuotaChange,

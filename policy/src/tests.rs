@@ -12,7 +12,7 @@ mod properties;
 mod reading;
 
 /// A policy's text after its version.
-fn policy(text: &str) -> Policy {
+pub(crate) fn policy(text: &str) -> Policy {
     Policy::read(&format!("version: gpu-handoff.io/v1\n{text}")).unwrap()
 }
 

@@ -123,6 +123,8 @@ codes! {
     QuotaInFlight = 47, "QUOTA_IN_FLIGHT", "read the answers that are under way before acquiring more";
     /// Descriptors of the member crashed or hung a GPU worker too often lately.
     MemberSuspended = 48, "MEMBER_SUSPENDED", "publish again after 10 minutes; if it comes again, look at the node's GPU and at what the pod exports";
+    /// The group's shared memory is larger than it may be on this node.
+    QuotaShm = 49, "QUOTA_SHM", "ask for less (gpu-handoff.io/shm-size), or raise shm.per-group or shm.node-share in the policy";
     /// The peer's identity could not be established beyond doubt.
     PeerUnknown = 50, "PEER_UNKNOWN", "connect from a live process of the pod itself";
     /// What was handed on is no connected SOCK_SEQPACKET socket.

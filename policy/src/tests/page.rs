@@ -94,6 +94,10 @@ fn the_defaults_are_the_codes() {
                 let read = Policy::read(&text).unwrap();
                 assert_eq!((read.quota, read.group_quota), (policy.quota, policy.group_quota), "{key}");
             }
+            Some(("shm", limit)) => {
+                let text = format!("version: gpu-handoff.io/v1\nshm: {{{limit}: {value}}}\n");
+                assert_eq!(Policy::read(&text).unwrap().shm, policy.shm, "{key}");
+            }
             Some(_) => assert_eq!((key, value), ("exchange[].both-ways", "false")),
         }
     }

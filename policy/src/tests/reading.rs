@@ -72,6 +72,19 @@ fn what_is_wrong_is_said_with_its_place_and_its_key() {
             "retire-deadline: 30\n",
             "line 2 column 18: retire-deadline: invalid value: string \"30\", expected a time",
         ),
+        (
+            "shm: {node-share: 25}\n",
+            "line 2 column 19: shm.node-share: invalid value: string \"25\", expected a share such as 25%",
+        ),
+        ("shm: {node-share: 101%}\n", "line 2 column 19: shm.node-share: invalid value"),
+        (
+            "shm: {per-group: 1E}\n",
+            "line 2 column 18: shm.per-group: invalid value: string \"1E\", expected bytes",
+        ),
+        (
+            "namespaces: {ml: {shm: {size: 1Gi}}}\n",
+            "line 2 column 25: namespaces.ml.shm: unknown field `size`",
+        ),
         ("retire-deadline: 2h\n", "line 2 column 18: retire-deadline: invalid value"),
         ("profiles: [client, client]\n", "line 2 column 11: profiles: client stands twice"),
         ("kinds: [vmm, legacy]\n", "line 2 column 14: kinds[1]: unknown variant `legacy`, expected `vmm` or"),
