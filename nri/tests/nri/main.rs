@@ -8,4 +8,7 @@
 )]
 
 mod fake;
+#[path = "../recorded/handler.rs"]
+mod handler;
+mod recorded;
 mod serving;
