@@ -4,6 +4,7 @@ use std::fmt;
 
 // The policy grants these by the same words.
 pub use gpu_handoff_policy::{Devices, OnFailure, Profile};
+use serde::{Deserialize, Serialize};
 
 /// A value that is one of a few words.
 pub(crate) trait Word: Copy + 'static {
@@ -18,12 +19,13 @@ pub(crate) trait Word: Copy + 'static {
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal, $($(#[$word_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
         pub enum $name {
             $(#[$first_doc])*
             #[default]
+            #[serde(rename = $first_word)]
             $first,
-            $($(#[$word_doc])* $variant,)*
+            $($(#[$word_doc])* #[serde(rename = $word)] $variant,)*
         }
 
         impl $name {

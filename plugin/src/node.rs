@@ -22,6 +22,7 @@
 //! | the GPU workers' processes | `workers` |
 //! | which GPUs there are, and whose device nodes a process has | `gpus` |
 //! | which GPUs a pod holds | `devices` |
+//! | what else its members' containers get | `parts` |
 //! | what can be known of a pod's exchanges when it starts | `outlook` |
 //! | looking at a process's files, which may not answer | `looks` |
 //! | ending those that lease what is over for too long | `overstays` |
@@ -57,6 +58,7 @@ mod looks;
 mod membership;
 mod outlook;
 mod overstays;
+mod parts;
 pub mod place;
 pub mod policy;
 mod pulse;

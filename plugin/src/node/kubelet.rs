@@ -1,6 +1,7 @@
 //! The node's side towards its kubelet: the driver's services and their registration, and the pods.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context;
 use gpu_handoff_kubelet::api::ApiServer;
@@ -13,6 +14,7 @@ use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
 use super::membership::{Membership, Records, Seen, Teller, Volume};
+use super::parts::Plans;
 use super::service::Service;
 use super::slots::{Change, Slots};
 use crate::config::KubeletConfig;
@@ -24,6 +26,7 @@ pub(super) struct Kubelet {
     tasks: JoinSet<anyhow::Result<()>>,
     stop: watch::Sender<bool>,
     views: Views,
+    plans: watch::Receiver<Arc<Plans>>,
 }
 
 /// What the node's status tells of it.
@@ -60,6 +63,8 @@ impl Kubelet {
         let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
         let membership = membership.finding_out(asker, service.topology()).leaving_out(left_out);
+        // Those of the members that are on record are there: whoever creates containers may ask from here on.
+        let plans = membership.plans();
         let (stop, stopped) = watch::channel(false);
         let (commands, asked) = csi::queue();
         let mut tasks = JoinSet::new();
@@ -93,12 +98,18 @@ impl Kubelet {
         tasks.spawn(cut_off(until(stopped.clone()), log_registration(said)));
         // It may wait for the node to do something, which does nothing any more when it stops.
         tasks.spawn(cut_off(until(stopped), membership.run(asked, pods)));
-        Ok(Self { tasks, stop, views })
+        Ok(Self { tasks, stop, views, plans })
     }
 
     /// What the node's status tells of it.
     pub(super) fn views(&self) -> Views {
         self.views.clone()
+    }
+
+    /// What members' containers are to get.
+    #[allow(dead_code, reason = "for the runtime's plugin, which is being built")]
+    pub(super) fn plans(&self) -> watch::Receiver<Arc<Plans>> {
+        self.plans.clone()
     }
 
     /// Comes back when one of its parts has ended before it was to.

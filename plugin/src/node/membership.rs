@@ -28,6 +28,7 @@ use tracing::{info, warn};
 
 use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
+use super::parts::{Planner, Plans};
 use super::slots::{Change, JoinError};
 use crate::members::Member;
 use crate::pace::{now, sleep_until};
@@ -66,6 +67,8 @@ pub(super) struct Membership {
     /// What is tried again.
     undone: Vec<Undone>,
     seen: Teller,
+    /// What members' containers are to get: of each volume on record whose pod is not gone.
+    plans: Planner,
     /// Who finds out what pods hold; `None`: nobody does.
     asker: Option<Asker>,
     /// What is being found out.
@@ -89,7 +92,7 @@ struct Served {
 struct Stopping;
 
 impl Membership {
-    /// With the volumes that are on record; their members have joined.
+    /// With the volumes that are on record; their members have joined, and have their plans.
     pub(super) fn new(
         changes: mpsc::Sender<Change>,
         events: Events,
@@ -98,6 +101,7 @@ impl Membership {
         policies: watch::Receiver<Arc<Policy>>,
         seen: Teller,
     ) -> Self {
+        let plans = Planner::new(volumes.iter().map(Volume::plan));
         let served =
             |volume: Volume| (volume.id.clone(), Served { volume, ending: false, start: Start::of_before() });
         let volumes = volumes.into_iter().map(served).collect();
@@ -111,10 +115,16 @@ impl Membership {
             unknown: Waiters::new(),
             undone: Vec::new(),
             seen,
+            plans,
             asker: None,
             looks: JoinSet::new(),
             topology: watch::channel(None).1,
         }
+    }
+
+    /// What members' containers are to get.
+    pub(super) fn plans(&self) -> watch::Receiver<Arc<Plans>> {
+        self.plans.subscribe()
     }
 
     /// Has it found out what pods hold, by this asker, and held against what the driver says of the GPUs.
@@ -222,10 +232,14 @@ impl Membership {
         // On record first: what is mounted and not on record would stay for ever.
         let slot = volume.slot.clone();
         let done = match self.records.write(&volume) {
-            Ok(()) => self.mount(&volume),
+            Ok(()) => {
+                self.plans.put(volume.plan());
+                self.mount(&volume)
+            }
             Err(e) => Err(Refusal::Internal(format!("the volume cannot be put on record: {e}"))),
         };
         if done.is_err() {
+            self.plans.remove(&volume.uid, &slot);
             self.records.remove(&slot);
             self.leave(slot).await?;
         } else {
@@ -294,6 +308,7 @@ impl Membership {
             return Ok(Err(Refusal::Internal(format!("the slot at {target} cannot be unmounted: {e}"))));
         }
         if let Some(volume) = self.is_seen_to(&unpublish.volume) {
+            self.plans.remove(&volume.uid, &volume.slot);
             self.records.remove(&volume.slot);
         }
         if let Some(Served { volume, .. }) = self.volumes.remove(&unpublish.volume) {
@@ -306,6 +321,7 @@ impl Membership {
     /// The member of a volume that is not there any more.
     async fn end(&mut self, volume: &Volume, why: &'static str) -> Result<(), Stopping> {
         info!(slot = %volume.slot, pod = %volume.pod, why, "the pod takes part no longer");
+        self.plans.remove(&volume.uid, &volume.slot);
         self.leave(volume.slot.clone()).await?;
         self.weigh_held_back(&volume.group).await
     }

@@ -28,7 +28,7 @@ pub(super) struct Undone {
 }
 
 impl Membership {
-    /// With volumes that are on record and have no slot, and why: they are left out until they have one.
+    /// With volumes that are on record and have no slot, and why: they are left out until they have one. Their containers get what they are to get.
     pub(in crate::node) fn leaving_out(mut self, volumes: Vec<(Volume, String)>) -> Self {
         for (volume, why) in volumes {
             let note = format!(
@@ -36,6 +36,7 @@ impl Membership {
                  again and again: {why}"
             );
             self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotRefused", &note));
+            self.plans.put(volume.plan());
             self.put_off(volume, Deed::Join, 0, &why);
         }
         self

@@ -1,6 +1,6 @@
 //! A pod's volume: its slot, and whose that is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use gpu_handoff_kubelet::csi::{PodName, Publish, Refusal};
@@ -13,6 +13,7 @@ use super::group;
 use crate::identity::cgroup::ContainerId;
 use crate::members::{Holds, Member};
 use crate::node::events::About;
+use crate::node::parts::{Parts, Plan};
 
 /// Bytes of a volume's hash in the name of its slot.
 const SLOT_BYTES: usize = 10;
@@ -39,6 +40,9 @@ pub(in crate::node) struct Volume {
     /// The containers whose processes were let in last: they go on where nobody tells of pods after a restart.
     #[serde(default)]
     pub(super) containers: BTreeSet<ContainerId>,
+    /// What else it asked for when it came, and was granted.
+    #[serde(default)]
+    pub(super) parts: Parts,
 }
 
 impl Volume {
@@ -64,7 +68,7 @@ impl Volume {
             name => Some(name.parse().map_err(bad)?),
         };
         let wishes = group::of(pod, &namespace).map_err(invalid)?;
-        let asks = wishes.asks();
+        let (asks, parts) = (wishes.asks(), Parts::from(&wishes));
         let volume = Self {
             id: publish.volume.clone(),
             name: publish.name.clone(),
@@ -75,6 +79,7 @@ impl Volume {
             service_account,
             group: wishes.group,
             containers: BTreeSet::new(),
+            parts,
         };
         Ok((volume, asks))
     }
@@ -116,6 +121,22 @@ impl Volume {
         About { namespace, name, uid: self.uid.to_string() }
     }
 
+    /// What its pod's containers are to get, with nothing of its group's yet.
+    pub(in crate::node) fn plan(&self) -> Plan {
+        Plan {
+            slot: self.slot.clone(),
+            pod: self.pod.clone(),
+            uid: self.uid.clone(),
+            group: self.group.clone(),
+            parts: self.parts,
+            refused: None,
+            shm: None,
+            ipc: None,
+            devices: BTreeMap::new(),
+            env: BTreeMap::new(),
+        }
+    }
+
     /// Its pod as a member.
     pub(in crate::node) fn member(&self) -> Member {
         Member {
@@ -138,4 +159,42 @@ pub(super) fn slot_of(volume: &str) -> Result<SlotId, gpu_handoff_protocol::IdEr
     let hash = blake3::hash(volume.as_bytes());
     let digits: String = hash.as_bytes()[..SLOT_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("p-{digits}").parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_handoff_inject::{Devices, Ipc, Pids, Profile, Shm};
+    use serde_json::json;
+
+    use super::super::testing::volume;
+    use super::*;
+
+    #[test]
+    fn a_record_that_says_nothing_of_parts_is_of_a_volume_without_any() {
+        let mut record = serde_json::to_value(volume("csi-1")).unwrap();
+        let all = json!({ "profile": "client", "shm": "none", "shm-size": null, "ipc": "none", "pids": "own", "devices": "own", "group-size": null });
+        assert_eq!(record["parts"], all);
+        record.as_object_mut().unwrap().remove("parts");
+        assert_eq!(serde_json::from_value::<Volume>(record).unwrap(), volume("csi-1"));
+    }
+
+    #[test]
+    fn what_a_pod_was_granted_is_on_record_and_in_its_plan() {
+        let mut record = serde_json::to_value(volume("csi-1")).unwrap();
+        record["parts"] = json!({ "profile": "nccl", "shm": "group", "shm-size": 1 << 30, "pids": "distinct", "devices": "group",
+            "group-size": 2, "of-a-later-version": true });
+        let read: Volume = serde_json::from_value(record).unwrap();
+        let parts = Parts {
+            profile: Profile::Nccl,
+            shm: Shm::Group,
+            shm_size: Some(1 << 30),
+            ipc: Ipc::None,
+            pids: Pids::Distinct,
+            devices: Devices::Group,
+            group_size: Some(2),
+        };
+        assert_eq!((read.parts, read.plan().parts), (parts, parts));
+        let again: Volume = serde_json::from_slice(&serde_json::to_vec(&read).unwrap()).unwrap();
+        assert_eq!(again, read);
+    }
 }
