@@ -13,7 +13,7 @@ use tracing::info;
 use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
-use super::membership::{Membership, Records, Seen, Teller, Volume};
+use super::membership::{Membership, Records, Seen, Teller, Volume, one_of_each_pod};
 use super::parts::Plans;
 use super::service::Service;
 use super::slots::{Change, Slots};
@@ -55,6 +55,7 @@ impl Kubelet {
     ) -> anyhow::Result<Self> {
         let records = Records::open(&config.run_dir).context("open the records of volumes")?;
         let volumes = records.read().context("read the records of volumes")?;
+        let (volumes, others) = one_of_each_pod(volumes, &records);
         let (volumes, left_out) = join(volumes, slots);
         volumes.iter().for_each(|volume| service.serve_slot(volume.slot()));
         let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
@@ -62,7 +63,8 @@ impl Kubelet {
         let (teller, seen) = Teller::new();
         let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
-        let membership = membership.finding_out(asker, service.topology()).leaving_out(left_out);
+        let membership = membership.finding_out(asker, service.topology());
+        let membership = membership.leaving_out(left_out).taking_down(others);
         // Those of the members that are on record are there: whoever creates containers may ask from here on.
         let plans = membership.plans();
         let (stop, stopped) = watch::channel(false);
@@ -175,25 +177,28 @@ impl KubeletConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
     use tokio::time::Instant;
 
     use super::*;
     use crate::node::membership::testing::volume;
     use crate::node::testing;
 
+    /// A kubelet that says nothing, however long it is waited for.
+    fn silent(folder: &Path) -> (KubeletConfig, UnixListener) {
+        let (root, run_dir) = (folder.join("kubelet"), folder.join("run"));
+        let pods_api = root.join(pods::SOCKET);
+        std::fs::create_dir_all(pods_api.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(&pods_api).unwrap();
+        (KubeletConfig { root, node: "n".to_owned(), instance: "i".to_owned(), run_dir }, listener)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_orderly_stop_waits_for_nothing_that_does_not_end() {
         let folder = tempfile::tempdir().unwrap();
-        let config = KubeletConfig {
-            root: folder.path().join("kubelet"),
-            node: "n".to_owned(),
-            instance: "i".to_owned(),
-            run_dir: folder.path().join("run"),
-        };
-        // It says nothing, however long it is waited for.
-        let pods_api = config.root.join(pods::SOCKET);
-        std::fs::create_dir_all(pods_api.parent().unwrap()).unwrap();
-        let _silent = std::os::unix::net::UnixListener::bind(&pods_api).unwrap();
+        let (config, _silent) = silent(folder.path());
         // One whose slot is to be made again, which nobody does.
         let records = Records::open(&config.run_dir).unwrap();
         records.write(&volume("csi-1")).unwrap();
@@ -210,6 +215,29 @@ mod tests {
         kubelet.stop().await;
         assert!(begin.elapsed() < limits::STOP_TIME / 5, "{:?}", begin.elapsed());
         assert!(kubelet.tasks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_pod_two_volumes_of_which_are_on_record_has_one_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, _silent) = silent(folder.path());
+        let records = Records::open(&config.run_dir).unwrap();
+        // The first is where its pod sees it; the second is nowhere.
+        let seen = records.slot_folder(volume("csi-1").slot());
+        std::fs::create_dir_all(&seen).unwrap();
+        let mut both = ["csi-1", "csi-2"].map(volume);
+        [both[0].target, both[1].target] = [seen, folder.path().join("none")];
+        both.iter().for_each(|volume| records.write(volume).unwrap());
+        let (mut slots, changes) =
+            Slots::new(&config.run_dir, limits::MEMBERS, gpu_handoff_policy::Policy::default());
+        let (events, _told) = Events::for_test();
+        let mut service = Service::new(&testing::config(), events.clone(), None);
+        let kubelet = Kubelet::begin(&config, None, events, changes, &mut slots, &mut service).await;
+        let mut kubelet = kubelet.unwrap();
+        let have = both.each_ref().map(|volume| slots.member(volume.slot()).is_some());
+        assert_eq!(have, [true, false]);
+        assert_eq!(records.read().unwrap(), both[..1]);
+        kubelet.stop().await;
     }
 
     #[test]

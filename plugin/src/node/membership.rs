@@ -12,6 +12,7 @@
 //! | the group that a pod asks for | [`group`] |
 //! | what the node's status tells of all this | [`seen`] |
 //! | what is found out and said of it when it starts | [`start`] |
+//! | volumes on record, at the daemon's start and later | [`again`] |
 //! | what could not be done, and is tried again | [`undone`] |
 //! | volumes of pods that nobody has told of yet | [`unknown`] |
 
@@ -34,6 +35,7 @@ use crate::members::Member;
 use crate::pace::{now, sleep_until};
 use crate::registry::Topology;
 
+mod again;
 mod group;
 mod mounts;
 mod news;
@@ -44,6 +46,7 @@ mod undone;
 mod unknown;
 mod volume;
 
+pub(super) use again::one_of_each_pod;
 use news::containers;
 pub(super) use records::Records;
 pub(super) use seen::{Seen, Teller, Wait};
@@ -92,7 +95,7 @@ struct Served {
 struct Stopping;
 
 impl Membership {
-    /// With the volumes that are on record; their members have joined, and have their plans.
+    /// With volumes that are on record, one of a pod; their members have joined, and have their plans.
     pub(super) fn new(
         changes: mpsc::Sender<Change>,
         events: Events,
@@ -140,6 +143,9 @@ impl Membership {
         mut commands: mpsc::Receiver<Command>,
         mut pods: gpu_handoff_kubelet::pods::Pods,
     ) {
+        if let Err(Stopping) = self.mount_all_again().await {
+            return;
+        }
         loop {
             let again = self.next_look().into_iter().chain(self.next_try()).chain(self.next_answer()).min();
             let done = tokio::select! {
@@ -277,10 +283,7 @@ impl Membership {
         // One that waits for its slot is the pod's as well.
         let mut others = self.volumes.values().map(|served| &served.volume).chain(self.left_out());
         if let Some(other) = others.find(|other| other.uid == volume.uid && other.id != volume.id) {
-            return Err(Refusal::Invalid(format!(
-                "the pod has a slot already, as volume {:?}: one is enough for all of its containers",
-                other.name
-            )));
+            return Err(Refusal::Invalid(again::one_is_enough(other)));
         }
         // Where it is found out what the pod holds, its processes are let in when that is known.
         if self.asker.is_none() {

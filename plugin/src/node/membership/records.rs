@@ -31,7 +31,7 @@ impl Records {
     }
 
     /// The folder of a slot.
-    pub(super) fn slot_folder(&self, slot: &SlotId) -> PathBuf {
+    pub(in crate::node) fn slot_folder(&self, slot: &SlotId) -> PathBuf {
         self.run_dir.join("slots").join(slot.as_str())
     }
 

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::members::Holds;
 use crate::node::devices::{Elsewhere, Found, Place};
 
+mod again;
 mod looks;
 mod policy;
 mod undone;

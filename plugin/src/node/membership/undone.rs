@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::start::Start;
 use super::{Membership, Stopping, Volume, mounts};
@@ -28,18 +28,23 @@ pub(super) struct Undone {
 }
 
 impl Membership {
-    /// With volumes that are on record and have no slot, and why: they are left out until they have one. Their containers get what they are to get.
+    /// With volumes that are on record and have no slot, and why: they are left out until they have one. Their containers get
+    /// what they are to get.
     pub(in crate::node) fn leaving_out(mut self, volumes: Vec<(Volume, String)>) -> Self {
         for (volume, why) in volumes {
-            let note = format!(
-                "the pod is no member for now: after a restart of the node daemon its slot cannot be made again, which is tried \
-                 again and again: {why}"
-            );
-            self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotRefused", &note));
-            self.plans.put(volume.plan());
-            self.put_off(volume, Deed::Join, 0, &why);
+            self.leave_out(volume, &why);
         }
         self
+    }
+
+    pub(super) fn leave_out(&mut self, volume: Volume, why: &str) {
+        let note = format!(
+            "the pod is no member for now: after a restart of the node daemon its slot cannot be made again, which is tried \
+             again and again: {why}"
+        );
+        self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotRefused", &note));
+        self.plans.put(volume.plan());
+        self.put_off(volume, Deed::Join, 0, why);
     }
 
     fn put_off(&mut self, volume: Volume, deed: Deed, tries: u32, why: &str) {
@@ -83,19 +88,9 @@ impl Membership {
             self.put_off(volume, Deed::Join, tries, &format!("{:#}", anyhow::Error::new(e)));
             return Ok(());
         }
-        let was_there = mounts::is_same(&self.records.slot_folder(&volume.slot), &volume.target);
-        if let Err(refusal) = self.mount(&volume) {
-            self.leave(volume.slot.clone()).await?;
-            self.put_off(volume, Deed::Join, tries, &refusal.to_string());
+        if let Err(why) = self.mount_again(&volume).await? {
+            self.put_off(volume, Deed::Join, tries, &why);
             return Ok(());
-        }
-        if was_there.unwrap_or(false) {
-            info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
-        } else {
-            let note = "the pod's slot was made and mounted anew: each of its containers sees it, and takes part again, when it has been \
-                restarted";
-            warn!(slot = %volume.slot, pod = %volume.pod, "{note}");
-            self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotReplaced", note));
         }
         self.seen.gone(&volume.id);
         self.takes_part(volume, Start::of_before()).await

@@ -30,7 +30,7 @@ pub(in crate::node) struct Volume {
     /// The slot that is mounted there.
     pub(super) slot: SlotId,
     /// Where it is mounted.
-    pub(super) target: PathBuf,
+    pub(in crate::node) target: PathBuf,
     pub(super) pod: PodRef,
     pub(super) uid: PodUid,
     /// A static pod has none.
