@@ -12,8 +12,11 @@ use crate::registry::{Topology, list};
 /// Pods elsewhere that are named.
 const NAMED: usize = 4;
 
-/// What to do where pods hold different GPUs.
+/// What to do where pods of one namespace hold different GPUs.
 const ONE_GPU: &str = "let all pods of the group name one ResourceClaim, which gives them the same GPU: of nvidia.com/gpu, time slices too, the kubelet chooses which GPU each pod gets";
+
+/// And where pods of several do, which no claim is for.
+const SEVERAL_NAMESPACES: &str = "let pods of different namespaces take time slices (nvidia.com/gpu) on a node with one GPU, as each pod gets whichever of several the kubelet chooses: one ResourceClaim gives the same GPU to pods of its own namespace alone";
 
 /// Another member of the group on this node.
 #[derive(Debug, Clone)]
@@ -26,6 +29,7 @@ pub(super) struct Mate<'a> {
 
 /// Why the pod will not be able to exchange anything with anybody; `None`: it will, or that is not known.
 pub(super) fn outlook(
+    pod: &PodRef,
     own: &Holds,
     mates: &[Mate<'_>],
     elsewhere: &Elsewhere,
@@ -35,6 +39,8 @@ pub(super) fn outlook(
         return alone(elsewhere);
     }
     let Holds::These(own) = own else { return None };
+    let is_of_another = |mate: &Mate<'_>| mate.pod.namespace != pod.namespace;
+    let remedy = if mates.iter().any(is_of_another) { SEVERAL_NAMESPACES } else { ONE_GPU };
     let mut nearest: Option<(Lacks, &PodRef, Refusal)> = None;
     for mate in mates {
         let Some(holds) = mate.holds else { continue };
@@ -48,7 +54,8 @@ pub(super) fn outlook(
             continue;
         };
         if nearest.as_ref().is_none_or(|(least, pod, _)| (lacks, mate.pod) < (*least, *pod)) {
-            nearest = Some((lacks, mate.pod, apart(lacks, other, own, mate.pod)));
+            let refusal = apart(lacks, other, own, mate.pod).with_remedy(remedy);
+            nearest = Some((lacks, mate.pod, refusal));
         }
     }
     nearest.map(|(.., refusal)| refusal)
@@ -95,7 +102,7 @@ fn apart(lacks: Lacks, other: DeviceUuid, own: &[DeviceUuid], mate: &PodRef) -> 
         Lacks::PeerAccess => Code::NoPeerAccess,
         Lacks::Isolated => Code::MigIsolated,
     };
-    Refusal::new(code).compared_with("device", wanted, list(own)).with_remedy(ONE_GPU)
+    Refusal::new(code).compared_with("device", wanted, list(own))
 }
 
 #[cfg(test)]
@@ -118,11 +125,15 @@ mod tests {
         }
     }
 
+    fn pod(namespace: &str, name: &str) -> PodRef {
+        PodRef { namespace: namespace.parse().unwrap(), name: name.parse().unwrap() }
+    }
+
     fn code(own: &Holds, mates: &[Holds]) -> Option<Code> {
-        let pod: PodRef = serde_json::from_str(r#"{"namespace":"n","name":"mate"}"#).unwrap();
+        let pod = pod("n", "mate");
         let mates: Vec<_> = mates.iter().map(|holds| Mate { pod: &pod, holds: Some(holds) }).collect();
         let nobody = Elsewhere::Pods(Vec::new());
-        outlook(own, &mates, &nobody, Some(&topology())).map(|refusal| refusal.code())
+        outlook(&pod, own, &mates, &nobody, Some(&topology())).map(|refusal| refusal.code())
     }
 
     #[test]
@@ -138,16 +149,14 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_lacks_to_the_nearest_whoever_comes_first() {
-        let pods = ["a", "b", "c"].map(|name| -> PodRef {
-            serde_json::from_str(&format!(r#"{{"namespace":"n","name":"{name}"}}"#)).unwrap()
-        });
+        let pods = ["a", "b", "c"].map(|name| pod("n", name));
         // Of GPU 1 the first is an instance's, the second without peer access, the others are peers.
         let holds = [these(&[9]), these(&[3]), these(&[3, 2])];
         let mut mates: Vec<_> =
             pods.iter().zip(&holds).map(|(pod, holds)| Mate { pod, holds: Some(holds) }).collect();
         let said = |mates: &[Mate<'_>]| {
             let nobody = Elsewhere::Pods(Vec::new());
-            outlook(&these(&[1]), mates, &nobody, Some(&topology())).unwrap()
+            outlook(&pod("n", "own"), &these(&[1]), mates, &nobody, Some(&topology())).unwrap()
         };
         for (n, code) in [(1, Code::MigIsolated), (2, Code::NoPeerAccess), (3, Code::GpuNotReachable)] {
             let mut some = mates[..n].to_vec();
@@ -157,11 +166,30 @@ mod tests {
             assert_eq!(said(&some), first);
         }
         let mut other = mates[2].clone();
-        let later: PodRef = serde_json::from_str(r#"{"namespace":"n","name":"d"}"#).unwrap();
+        let later = pod("n", "d");
         let before = said(&mates);
         other.pod = &later;
         mates.insert(0, other);
         assert_eq!(said(&mates), before, "of several the first by name");
+    }
+
+    #[test]
+    fn pods_of_two_namespaces_are_told_of_no_claim_that_could_be_of_both() {
+        let (near, guest, holds) = (pod("n", "near"), pod("guest", "g"), these(&[2]));
+        let remedy = |mates: &[&PodRef]| {
+            let mates: Vec<_> = mates.iter().map(|pod| Mate { pod, holds: Some(&holds) }).collect();
+            let nobody = Elsewhere::Pods(Vec::new());
+            let refusal =
+                outlook(&pod("n", "own"), &these(&[1]), &mates, &nobody, Some(&topology())).unwrap();
+            assert_eq!(refusal.code(), Code::GpuNotReachable);
+            refusal.remedy().to_owned()
+        };
+        let claim = "let all pods of the group name one ResourceClaim";
+        assert!(remedy(&[&near]).starts_with(claim));
+        for mates in [&[&guest][..], &[&near, &guest]] {
+            let said = remedy(mates);
+            assert!(said.starts_with("let pods of different namespaces take time slices"), "{said}");
+        }
     }
 
     #[test]
@@ -170,10 +198,10 @@ mod tests {
             assert_eq!(code(&unknown, &[these(&[1])]), None);
             assert_eq!(code(&these(&[1]), &[these(&[2]), unknown.clone()]), None);
         }
-        let pod: PodRef = serde_json::from_str(r#"{"namespace":"n","name":"mate"}"#).unwrap();
+        let pod = pod("n", "mate");
         let about_to_be_known = [Mate { pod: &pod, holds: None }];
         let elsewhere = Elsewhere::Pods(vec![Place { pod: "p".into(), node: Some("node-2".into()) }]);
-        assert_eq!(outlook(&these(&[1]), &about_to_be_known, &elsewhere, None), None);
+        assert_eq!(outlook(&pod, &these(&[1]), &about_to_be_known, &elsewhere, None), None);
         // A pod without a GPU may watch, or be watched.
         assert_eq!(code(&these(&[]), &[these(&[1])]), None);
         assert_eq!(code(&these(&[1]), &[these(&[])]), None);
@@ -182,7 +210,7 @@ mod tests {
     #[test]
     fn a_pod_alone_on_its_node_is_told_where_the_others_are() {
         let place = |pod: &str, node: Option<&str>| Place { pod: pod.into(), node: node.map(str::to_owned) };
-        let said = |elsewhere: Elsewhere| outlook(&these(&[1]), &[], &elsewhere, None);
+        let said = |elsewhere: Elsewhere| outlook(&pod("n", "own"), &these(&[1]), &[], &elsewhere, None);
         let many = (0..6).map(|i| place(&format!("p{i}"), Some("node-2"))).collect();
         let refusal = said(Elsewhere::Pods(many)).unwrap();
         assert_eq!(refusal.code(), Code::NoPeerOnNode);

@@ -275,7 +275,7 @@ impl Membership {
         });
         let mates: Vec<Mate<'_>> = mates.collect();
         let topology = self.topology.borrow();
-        let refusal = outlook(&start.holds, &mates, &start.elsewhere, topology.as_ref())?;
+        let refusal = outlook(&volume.pod, &start.holds, &mates, &start.elsewhere, topology.as_ref())?;
         let wishes = group::wishes_of(pod)?;
         // Who may go where nobody is has said that it may be alone.
         let may_be_alone = refusal.code() == Code::NoPeerOnNode && wishes.colocate != Colocate::Required;
