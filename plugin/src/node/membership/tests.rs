@@ -17,6 +17,7 @@ use crate::node::devices::{Elsewhere, Found, Place};
 
 mod again;
 mod looks;
+mod plans;
 mod policy;
 mod undone;
 mod unknown;

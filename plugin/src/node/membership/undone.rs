@@ -32,6 +32,7 @@ impl Membership {
     /// what they are to get.
     pub(in crate::node) fn leaving_out(mut self, volumes: Vec<(Volume, String)>) -> Self {
         for (volume, why) in volumes {
+            self.plans.put(volume.plan());
             self.leave_out(volume, &why);
         }
         self
@@ -43,7 +44,6 @@ impl Membership {
              again and again: {why}"
         );
         self.events.tell(Notice::new(volume.about(), Kind::Warning, "SlotRefused", &note));
-        self.plans.put(volume.plan());
         self.put_off(volume, Deed::Join, 0, why);
     }
 
