@@ -19,6 +19,7 @@ pub use documents::DocumentError;
 use objects::{Denied, Injector};
 pub use templates::NamespaceError;
 
+mod bounds;
 pub(crate) mod documents;
 mod misplaced;
 mod objects;

@@ -7,9 +7,12 @@ use std::time::Duration;
 pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(12);
 /// After what time the user is told what is waited for.
 pub(crate) const SILENT_TIME: Duration = Duration::from_secs(1);
-/// Largest input of `inject`, in bytes.
+/// Largest input of `inject`, in bytes; of YAML, also with what aliases stand for in the place of these.
 #[cfg(feature = "inject")]
 pub(crate) const INPUT_BYTES: u64 = 16 << 20;
+/// Brackets that may be open in a YAML document. Its reader takes 128 within each other.
+#[cfg(feature = "inject")]
+pub(crate) const BRACKETS: usize = 1_000;
 /// Most YAML or JSON documents in it.
 #[cfg(feature = "inject")]
 pub(crate) const DOCUMENTS: usize = 10_000;

@@ -3,6 +3,7 @@
 use gpu_handoff_policy::{PolicyError, as_text};
 use serde_json::{Map, Number, Value};
 
+use super::bounds::Bounds;
 use crate::limits;
 
 /// One document.
@@ -30,6 +31,21 @@ pub enum DocumentError {
     /// JSON has no such value.
     #[error("{0} is nothing that Kubernetes knows")]
     Foreign(String),
+    /// Aliases stand for more than there may be.
+    #[error("with what its aliases stand for in their place, it has more than {} bytes", limits::INPUT_BYTES)]
+    Aliases,
+    /// More brackets are open than may be.
+    #[error("line {line}: more than {} brackets are open", limits::BRACKETS)]
+    Brackets {
+        /// Where.
+        line: usize,
+    },
+    /// A line that begins with `%`.
+    #[error("line {line}: a directive of YAML, which no object of Kubernetes needs")]
+    Directive {
+        /// Where.
+        line: usize,
+    },
     /// There are more than there may be.
     #[error("there are more than {} documents", limits::DOCUMENTS)]
     TooMany,
@@ -49,8 +65,10 @@ pub(crate) fn read<T: AsRef<[u8]> + ?Sized>(text: &T) -> Result<Vec<Document<'_>
         if parts.len() > limits::DOCUMENTS {
             return Err(DocumentError::TooMany);
         }
+        let bounds = Bounds::new();
         let parts = parts.into_iter().filter(|(_, part)| !part.trim().is_empty());
-        parts.map(|(line, part)| read_yaml(line, part)).collect::<Result<_, _>>()?
+        let read = |(line, part)| bounds.check(line, part).and_then(|()| read_yaml(line, part));
+        parts.map(read).collect::<Result<_, _>>()?
     };
     if documents.len() > limits::DOCUMENTS { Err(DocumentError::TooMany) } else { Ok(documents) }
 }
