@@ -40,10 +40,7 @@ pub(crate) fn check(
     operating_system(pod, &mut reasons);
     runtime(pod, settings, &mut reasons);
     users(pod, settings, &mut reasons);
-    foreign_group(pod, wishes, namespace, policy, &mut reasons);
-    for refusal in policy.denied_of(namespace, wishes.asks()) {
-        reasons.add(Reason::not_granted(&refusal));
-    }
+    policy_says(pod, wishes, namespace, policy, &mut reasons);
     parts::check(pod, wishes, settings, &mut reasons);
     reasons.into_result()
 }
@@ -76,13 +73,17 @@ fn users(pod: &Pod, settings: &Settings, reasons: &mut Reasons) {
     }
 }
 
-/// Whether the policy lets pods of this namespace and account into the group; as the node decides it.
-fn foreign_group(pod: &Pod, wishes: &Wishes, namespace: &Namespace, policy: &Policy, reasons: &mut Reasons) {
+/// Whether the policy lets pods of this namespace and account into the group, and grants what the pod asks for; as the node decides it.
+fn policy_says(pod: &Pod, wishes: &Wishes, namespace: &Namespace, policy: &Policy, reasons: &mut Reasons) {
     let group = &wishes.group;
     let account = pod.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
     let account: Option<ServiceAccount> = account.parse().ok();
-    if !policy.is_invited(&Party { namespace, group, service_account: account.as_ref() }) {
+    let who = Party { namespace, group, service_account: account.as_ref() };
+    if !policy.is_invited(&who) {
         let wanted = format!("a group of namespace {namespace}, or one that the policy lets it into");
         reasons.add(Reason::new(DenialCode::ForeignGroup, "group", wanted, group));
+    }
+    for refusal in policy.denied_of(&who, wishes.asks()) {
+        reasons.add(Reason::not_granted(&refusal));
     }
 }

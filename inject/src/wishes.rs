@@ -68,8 +68,9 @@ impl Wishes {
 
     /// What of it a policy grants.
     #[must_use]
-    pub const fn asks(&self) -> Asks {
-        Asks { profile: self.profile, devices: self.devices, on_failure: self.on_failure }
+    pub fn asks(&self) -> Asks {
+        let shares = self.shm != Shm::None || self.ipc != Ipc::None || self.pids != Pids::Own;
+        Asks { profile: self.profile, shares, devices: self.devices, on_failure: self.on_failure }
     }
 
     /// Reads the rest, whether or not there is a group: a user wants to know all that is wrong.

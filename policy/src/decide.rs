@@ -1,5 +1,6 @@
 //! The decisions about one pod. What two pods may do together is decided in `exchange`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -146,13 +147,17 @@ impl Policy {
         within(Code::QuotaLeases, "leases of the group", held.group.leases, more, group.leases)
     }
 
-    /// Why a pod of a namespace may not have what it asks for, all of it; nothing: it may. Whether it may be in its group is
+    /// Why a pod may not have what it asks for, all of it; nothing: it may. Whether it may be in its group is
     /// [`Self::may_be_member`]'s to say.
     #[must_use]
-    pub fn denied_of(&self, pods: &Namespace, asks: Asks) -> Vec<Refusal> {
-        let Asks { profile, devices, on_failure } = asks;
+    pub fn denied_of(&self, who: &Party<'_>, asks: Asks) -> Vec<Refusal> {
+        let Asks { profile, shares, devices, on_failure } = asks;
+        let pods = who.namespace;
         let outcomes = [
             self.may_have_profile(pods, profile),
+            // What a profile that is granted brings is granted with it.
+            if shares && profile == Profile::Client { self.may_have_parts(pods) } else { Ok(()) },
+            if shares { may_share(who) } else { Ok(()) },
             self.may_have_devices(pods, devices),
             self.may_start_anyway(pods, on_failure),
         ];
@@ -160,7 +165,7 @@ impl Policy {
     }
 
     fn may_have_profile(&self, pods: &Namespace, profile: Profile) -> Result<(), Refusal> {
-        let granted = self.terms_of(pods).and_then(|own| own.profiles.as_ref()).unwrap_or(&self.profiles);
+        let granted = self.profiles_of(pods);
         if granted.contains(&profile) {
             return Ok(());
         }
@@ -169,6 +174,27 @@ impl Policy {
         Err(Refusal::new(Code::PolicyDenied)
             .compared_with("profile", list(granted), profile)
             .with_remedy(remedy))
+    }
+
+    /// Whether a pod may have parts of a profile without it.
+    fn may_have_parts(&self, pods: &Namespace) -> Result<(), Refusal> {
+        let (granted, bring) = (self.profiles_of(pods), [Profile::Torch, Profile::Nccl]);
+        if bring.iter().any(|profile| granted.contains(profile)) {
+            return Ok(());
+        }
+        let remedy = format!(
+            "leave out what sets the pod apart from profile client (shm, ipc, pids), or have the administrator add {} to \
+             `namespaces.{pods}.profiles` in the policy",
+            Profile::Torch
+        );
+        let found = format!("{} with parts of {}", Profile::Client, list(bring));
+        Err(Refusal::new(Code::PolicyDenied)
+            .compared_with("profile", list(granted), found)
+            .with_remedy(remedy))
+    }
+
+    fn profiles_of(&self, pods: &Namespace) -> &BTreeSet<Profile> {
+        self.terms_of(pods).and_then(|own| own.profiles.as_ref()).unwrap_or(&self.profiles)
     }
 
     fn may_have_devices(&self, pods: &Namespace, devices: Devices) -> Result<(), Refusal> {
@@ -278,6 +304,18 @@ impl Policy {
     fn terms_of(&self, namespace: &Namespace) -> Option<&NamespaceTerms> {
         self.namespaces.get(namespace)
     }
+}
+
+/// Whether a pod may share more than buffers with its group: whoever is in a group's `/dev/shm` or IPC namespace does there what he
+/// likes, which no rule about publishing and acquiring speaks of.
+fn may_share(who: &Party<'_>) -> Result<(), Refusal> {
+    if who.is_at_home() {
+        return Ok(());
+    }
+    let wanted = format!("one of namespace {}", who.namespace);
+    Err(Refusal::new(Code::PolicyDenied).compared_with("group", wanted, who.group).with_remedy(
+        "leave out profile, shm, ipc and pids: what is shared beside buffers stays within a namespace",
+    ))
 }
 
 /// Words as a list for people.

@@ -28,6 +28,8 @@ impl Party<'_> {
 pub struct Asks {
     /// Which kind of program runs in it.
     pub profile: Profile,
+    /// Whether it shares more than buffers with its group: `/dev/shm`, an IPC namespace, the space of process numbers.
+    pub shares: bool,
     /// Whose GPUs its containers have device nodes of.
     pub devices: Devices,
     /// What happens to its applications where its start fails; `None`: as the policy says.

@@ -194,3 +194,23 @@ fn everything_that_is_wrong_is_told_at_once() {
         [DenialCode::UnknownAnnotation, DenialCode::GroupMissing, DenialCode::BadValue, DenialCode::BadValue]
     );
 }
+
+#[test]
+fn each_part_that_is_shared_is_asked_of_the_policy() {
+    let shares = |annotations: &[(&str, &str)]| {
+        let named = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned()));
+        let annotations: BTreeMap<_, _> = named.collect();
+        let mut reader = Reader::new(&annotations);
+        // What this version refuses yet is read all the same.
+        let group = GroupKey { namespace: "ml".parse().unwrap(), name: "g".parse().unwrap() };
+        Wishes::parts(&mut reader, Some(group)).unwrap().asks().shares
+    };
+    for part in
+        [("shm", "group"), ("ipc", "group"), ("pids", "distinct"), ("profile", "torch"), ("profile", "nccl")]
+    {
+        assert!(shares(&[part]), "{part:?}");
+    }
+    assert!(!shares(&[]) && !shares(&[("devices", "node")]));
+    assert!(shares(&[("profile", "torch"), ("shm", "none")]), "its process numbers");
+    assert!(!shares(&[("profile", "torch"), ("shm", "none"), ("pids", "own")]));
+}

@@ -275,8 +275,9 @@ impl Membership {
         let (mut volume, asks) = Volume::of(publish, pod)?;
         // The kubelet asks again: another policy may let it in.
         let policy = Arc::clone(&self.policies.borrow());
-        let uninvited = policy.may_be_member(&volume.member().party()).err();
-        let mut denied = policy.denied_of(&volume.pod.namespace, asks).into_iter();
+        let member = volume.member();
+        let uninvited = policy.may_be_member(&member.party()).err();
+        let mut denied = policy.denied_of(&member.party(), asks).into_iter();
         if let Some(refusal) = uninvited.or_else(|| denied.next()) {
             return Err(Refusal::Invalid(refusal.to_string()));
         }

@@ -48,28 +48,70 @@ fn kinds_profiles_and_devices_are_granted_by_namespace() {
         let wanted = (!granted).then_some(Code::PolicyDenied);
         assert_eq!(code(publish(&policy, pod, &none, kind)), wanted, "{pod} {kind:?}");
     }
-    let (ml, web) = (Pod::new("ml g").namespace, Pod::new("web g").namespace);
-    let denied = |namespace, profile, devices| {
-        let refusals = policy.denied_of(namespace, Asks { profile, devices, on_failure: None });
+    let denied = |pod, profile, devices| {
+        let asks = Asks { profile, shares: false, devices, on_failure: None };
+        let refusals = policy.denied_of(&Pod::new(pod).party(), asks);
         refusals.iter().map(|refusal| refusal.compared()[0].what.clone()).collect::<Vec<_>>()
     };
     for (namespace, profile, granted) in [
-        (&web, Profile::Client, true),
-        (&web, Profile::Torch, false),
-        (&ml, Profile::Client, false),
-        (&ml, Profile::Torch, true),
+        ("web g", Profile::Client, true),
+        ("web g", Profile::Torch, false),
+        ("ml g", Profile::Client, false),
+        ("ml g", Profile::Torch, true),
     ] {
         let found = denied(namespace, profile, Devices::Own);
         assert_eq!(found.is_empty(), granted, "{namespace} {profile} {found:?}");
     }
     for (namespace, profile, most) in
-        [(&web, Profile::Client, Devices::Own), (&ml, Profile::Torch, Devices::Group)]
+        [("web g", Profile::Client, Devices::Own), ("ml g", Profile::Torch, Devices::Group)]
     {
         for devices in Devices::ALL {
             assert_eq!(denied(namespace, profile, *devices).is_empty(), *devices <= most);
         }
     }
-    assert_eq!(denied(&web, Profile::Torch, Devices::Node), ["profile", "devices"], "all that is wrong");
+    assert_eq!(denied("web g", Profile::Torch, Devices::Node), ["profile", "devices"], "all that is wrong");
+}
+
+#[test]
+fn what_is_shared_beside_buffers_takes_a_profile_that_brings_it_and_stays_within_a_namespace() {
+    let policy = policy(
+        "namespaces: {ml: {profiles: [client, torch]}, web: {profiles: [client]}, hpc: {profiles: [client, nccl]}}\n",
+    );
+    let denied = |pod: &str, profile, shares| {
+        let asks = Asks { profile, shares, devices: Devices::Own, on_failure: None };
+        let refusals = policy.denied_of(&Pod::new(pod).party(), asks);
+        assert!(refusals.iter().all(|refusal| refusal.code() == Code::PolicyDenied));
+        refusals
+            .iter()
+            .map(|refusal| refusal.compared()[0].clone())
+            .map(|c| (c.what, c.found))
+            .collect::<Vec<_>>()
+    };
+    let [parts, guest] = [
+        ("profile".to_owned(), "client with parts of torch or nccl".to_owned()),
+        ("group".to_owned(), "data/g".to_owned()),
+    ];
+    for (pod, profile, shares, wanted) in [
+        ("ml g", Profile::Client, true, &[][..]),
+        ("hpc g", Profile::Client, true, &[]),
+        ("ml g", Profile::Torch, true, &[]),
+        ("web g", Profile::Client, false, &[]),
+        ("web g", Profile::Client, true, std::slice::from_ref(&parts)),
+        ("other g", Profile::Client, true, std::slice::from_ref(&parts)),
+        // Buffers are exchanged with others where rules say so; nothing else is.
+        ("ml data/g", Profile::Client, false, &[]),
+        ("ml data/g", Profile::Client, true, std::slice::from_ref(&guest)),
+        ("ml data/g", Profile::Torch, true, std::slice::from_ref(&guest)),
+        ("web data/g", Profile::Client, true, &[parts.clone(), guest.clone()]),
+        // All of its parts were set back: it is granted the profile, and shares nothing.
+        ("ml data/g", Profile::Torch, false, &[]),
+    ] {
+        assert_eq!(denied(pod, profile, shares), wanted, "{pod} {profile} {shares}");
+    }
+}
+
+fn asks(on_failure: Option<OnFailure>) -> Asks {
+    Asks { profile: Profile::Client, shares: false, devices: Devices::Own, on_failure }
 }
 
 #[test]
@@ -87,16 +129,18 @@ fn a_failed_start_is_as_the_pod_asks_within_what_its_namespace_may() {
         ("other", None, OnFailure::Start),
         ("other", block, OnFailure::Block),
     ] {
-        let namespace = namespace.parse().unwrap();
-        assert_eq!(policy.on_failure_of(&namespace, asked), wanted, "{namespace} {asked:?}");
-        let asks = Asks { profile: Profile::Client, devices: Devices::Own, on_failure: asked };
-        let is_denied = namespace.as_str() == "ml" && asked == start;
-        assert_eq!(!policy.denied_of(&namespace, asks).is_empty(), is_denied, "{namespace} {asked:?}");
+        let pod = Pod::new(&format!("{namespace} g"));
+        assert_eq!(policy.on_failure_of(&pod.namespace, asked), wanted, "{namespace} {asked:?}");
+        let is_denied = namespace == "ml" && asked == start;
+        assert_eq!(
+            !policy.denied_of(&pod.party(), asks(asked)).is_empty(),
+            is_denied,
+            "{namespace} {asked:?}"
+        );
     }
     let of_default = |asked| Policy::default().on_failure_of(&Pod::new("ml g").namespace, asked);
     assert_eq!((of_default(None), of_default(start)), (OnFailure::Block, OnFailure::Start));
-    let asks = Asks { profile: Profile::Client, devices: Devices::Own, on_failure: start };
-    let [refusal] = &policy.denied_of(&Pod::new("ml g").namespace, asks)[..] else { panic!() };
+    let [refusal] = &policy.denied_of(&Pod::new("ml g").party(), asks(start))[..] else { panic!() };
     let text = refusal.to_string();
     assert!(text.starts_with("refused: POLICY_DENIED (on-failure: wanted block, found start)"), "{text}");
     assert!(text.contains("`namespaces.ml.on-failure: block`"), "{text}");
