@@ -11,7 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 much=${1:-60}
 targets=("${2:-}")
 if [[ -z ${targets[0]} ]]; then
-    targets=(decode_client decode_broker decode_sidecar decode_receipt)
+    targets=(decode_client decode_broker decode_sidecar decode_receipt answer_runtime)
 fi
 
 host=$(rustc -vV | sed -n 's/^host: //p')
