@@ -32,10 +32,10 @@ use crate::limits;
 use crate::message::{BrokerBody, BrokerMessage};
 use crate::refusal::{Code, Refusal};
 
+pub use listener::SeqListener;
+
 /// Most descriptors that the kernel lets one packet carry; all are received, so that all are owned and counted.
 const KERNEL_DESCRIPTORS: usize = 253;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
 
 /// Room for one received packet, reused from packet to packet.
 #[derive(Debug)]
@@ -219,56 +219,6 @@ impl AsRawFd for SeqPacket {
     }
 }
 
-/// A listening socket in the file system.
-#[derive(Debug)]
-pub struct SeqListener(OwnedFd);
-
-impl SeqListener {
-    /// Binds the path, after removing a socket that an earlier process left there, and listens.
-    ///
-    /// # Errors
-    /// What the system calls answer; `AddrInUse` when somebody listens there, or the path is something else than a socket.
-    pub fn bind(path: &Path) -> io::Result<Self> {
-        remove_stale_socket(path)?;
-        let socket = new_socket()?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok(Self(socket))
-    }
-
-    /// Takes over a listening socket of our own making.
-    #[must_use]
-    pub fn from_own(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-
-    /// Accepts one connection without waiting; `None`: nobody is there.
-    ///
-    /// # Errors
-    /// What `accept` answers: `EMFILE` when the process has no descriptor left.
-    pub fn try_accept(&self) -> io::Result<Option<OwnedFd>> {
-        try_accept(self.as_fd())
-    }
-
-    /// The descriptor itself.
-    #[must_use]
-    pub fn into_fd(self) -> OwnedFd {
-        self.0
-    }
-}
-
-impl AsFd for SeqListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl AsRawFd for SeqListener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
 /// What one attempt to send gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
@@ -332,15 +282,6 @@ pub(crate) fn try_recv(socket: BorrowedFd<'_>, buffer: &mut RecvBuffer) -> io::R
     }))
 }
 
-/// Accepts one connection without waiting; `None`: nobody is there.
-pub(crate) fn try_accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    match retry(|| rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
-        Err(other) => Err(other.into()),
-    }
-}
-
 /// Ends a connection for both sides.
 pub(crate) fn end(socket: BorrowedFd<'_>) {
     // A peer that has ended first makes this ENOTCONN: the wanted state is reached.
@@ -374,20 +315,6 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e),
-        // Only what nobody listens on is a leftover: a full queue or another type of socket is somebody's.
-        Ok(found) if found.file_type().is_socket() => match SeqPacket::connect(path) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-            _ => Err(io::ErrorKind::AddrInUse.into()),
-        },
-        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-    }
-}
-
 /// Says what a stranger's descriptor is, unless it is what we want.
 fn describe(fd: BorrowedFd<'_>) -> Result<(), &'static str> {
     let Ok(kind) = sockopt::socket_type(fd) else {
@@ -414,5 +341,6 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
+pub(crate) mod listener;
 #[cfg(test)]
 mod tests;

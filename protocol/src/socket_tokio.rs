@@ -182,9 +182,9 @@ impl AsyncSeqListener {
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         loop {
             let mut ready = self.0.readable().await?;
-            match ready
-                .try_io(|l| socket::try_accept(l.as_fd())?.ok_or_else(|| io::ErrorKind::WouldBlock.into()))
-            {
+            match ready.try_io(|l| {
+                socket::listener::try_accept(l.as_fd())?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+            }) {
                 Ok(outcome) => return outcome,
                 Err(_would_block) => {}
             }

@@ -24,6 +24,7 @@ use super::{
 use crate::journal::{Alive, Found, Holder};
 use crate::members::Holds;
 
+mod devices;
 mod endings;
 mod histories;
 mod lasting;

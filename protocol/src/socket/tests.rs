@@ -76,7 +76,7 @@ fn only_connected_seqpacket_sockets_pass_for_connections() {
     assert_eq!(found(new_socket().unwrap()), "a socket that is not connected");
     let dir = std::env::temp_dir().join(format!("gpu-handoff-socket-test-{}", std::process::id()));
     let listener = SeqListener::bind(&dir).unwrap();
-    assert_eq!(found(listener.0), "a listening socket");
+    assert_eq!(found(listener.into_fd()), "a listening socket");
     std::fs::remove_file(dir).unwrap();
 }
 
