@@ -112,6 +112,45 @@ fn a_pods_buffer_outlives_the_process_that_published_it() -> anyhow::Result<()> 
 }
 
 #[test]
+fn a_pods_buffer_outlives_a_daemon_that_is_away_while_the_pods_container_is_started_anew()
+-> anyhow::Result<()> {
+    let mut node = node_with(&serde_json::json!({ "pod-lifetime-bytes": 2 * BYTES }))?;
+    let pods = pods(&node)?;
+    let mut first = pods[0].connected(&node)?;
+    let mut consumer = pods[1].connected(&node)?;
+    let (id, generation) = publish_lasting(&mut first, "weights")?;
+    assert_eq!(acquire(&mut consumer, "weights")?, id);
+    sidecar_keeps(&node, &pods[0])?;
+    kill(node.plugin_pid())?;
+    first.kill()?;
+    first.reap()?;
+    // The container comes again, and is refused when the sidecar has waited for the daemon as long as it does: longer than any update
+    // of that takes.
+    let mut second = pods[0].app(&node)?;
+    let refused = second.ask(&Command::Connect { socket: pods[0].socket().to_path_buf() })?;
+    assert!(matches!(&refused, Answer::Refused { code, .. } if code == "BROKER_UNAVAILABLE"), "{refused:?}");
+    verify(&mut consumer, "weights")?;
+    node.revive()?;
+    second.connect(pods[0].socket())?;
+    // It is the pod's still, for both of them, and its next version takes its place.
+    assert_eq!(acquire(&mut second, "weights").map_err(|e| e.context(tail(&node)))?, id);
+    verify(&mut second, "weights")?;
+    release(&mut second, "weights")?;
+    assert_eq!(state(&mut consumer, "weights")?, "held");
+    let (next, later) = publish_lasting(&mut second, "weights")?;
+    assert!(later > generation, "{later} after {generation}");
+    verify(&mut consumer, "weights")?;
+    release(&mut consumer, "weights")?;
+    assert_eq!(acquire(&mut consumer, "weights")?, next);
+    release(&mut consumer, "weights")?;
+    assert!(matches!(retire_id(&mut second, &next)?, Answer::Retired { leases: 0 }));
+    second.finish()?;
+    consumer.finish()?;
+    all_is_free(&node)?;
+    stop(node, pods)
+}
+
+#[test]
 fn a_process_that_is_not_known_to_be_the_members_is_not_killed() -> anyhow::Result<()> {
     // Without pods and without a user of its own nobody can tell whose processes are the member's.
     let node = node_with(&serde_json::json!({ "orphans": "kill", "retire-deadline": "100ms" }))?;
