@@ -113,9 +113,26 @@ pub struct NodeArgs {
     /// run directory. Default: root alone may, and the user that the node runs as.
     #[arg(long, env = "GPU_HANDOFF_ADMIN_GROUP", value_name = "GID")]
     pub admin_group: Option<u32>,
+    /// The container runtime.
+    #[command(flatten)]
+    pub nri: NriArgs,
     /// Check the configuration, print it, and end.
     #[arg(long)]
     pub check_config: bool,
+}
+
+/// How the node is a plugin of its container runtime (NRI), while the policy grants anybody what is put into containers.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NriArgs {
+    /// The container runtime's socket for plugins. Its folder is what has to be there, as the runtime makes the socket anew.
+    #[arg(long, env = "GPU_HANDOFF_NRI_SOCKET", default_value = gpu_handoff_nri::names::SOCKET)]
+    pub nri_socket: PathBuf,
+    /// When this plugin is asked, among others: those of lower numbers come first.
+    #[arg(long, env = "GPU_HANDOFF_NRI_INDEX", default_value_t = 90, value_parser = clap::value_parser!(u8).range(..=99))]
+    pub nri_index: u8,
+    /// What this plugin is called, and demanded by.
+    #[arg(long, env = "GPU_HANDOFF_NRI_NAME", default_value = "gpu-handoff")]
+    pub nri_name: String,
 }
 
 fn slots(text: &str) -> Result<usize, String> {

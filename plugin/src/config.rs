@@ -63,6 +63,8 @@ pub struct Config {
     pub user: Option<User>,
     /// The kubelet, where one runs this node: it says who the members are.
     pub kubelet: Option<KubeletConfig>,
+    /// Its container runtime.
+    pub runtime: gpu_handoff_nri::Settings,
     /// Where the pods of this node are among the groups of its processes.
     pub cgroup_root: Root,
     /// Where the NVIDIA driver's part of `/proc` is.
@@ -120,6 +122,8 @@ impl Config {
         }
         let user = user_for(broker_user)?;
         check_members_users(&file.members, user)?;
+        let nri = args.nri;
+        let runtime = gpu_handoff_nri::Settings::new(&nri.nri_socket, &nri.nri_name, nri.nri_index)?;
         let policy_origin = origin_of(args.policy.as_deref(), file.policy.is_some());
         let (policy_file, policy) = policy_of(args.policy, file.policy)?;
         let system = |what, source| ConfigError::System { what, source };
@@ -134,6 +138,7 @@ impl Config {
             members: file.members,
             boot,
             kubelet,
+            runtime,
             cgroup_root: own_cgroup_root(),
             user,
             nvidia_proc_root: args.nvidia_proc_root,
@@ -255,6 +260,7 @@ impl fmt::Display for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::NriArgs;
 
     #[test]
     fn static_members_are_refused_where_a_kubelet_is() {
@@ -277,6 +283,11 @@ mod tests {
                 slots: limits::MEMBERS,
                 awake: None,
                 admin_group: None,
+                nri: NriArgs {
+                    nri_socket: "/nowhere".into(),
+                    nri_index: 90,
+                    nri_name: "gpu-handoff".to_owned(),
+                },
                 check_config: false,
             };
             Config::new(args, LogFormat::Text)

@@ -237,6 +237,10 @@ pub const OVERSTAYS: usize = 256;
 pub const OVERSTAYS_PAUSE: Duration = Duration::from_millis(250);
 /// Most bytes that are read of a process's list of groups.
 pub const CGROUP_BYTES: u64 = 64 << 10;
+/// Most bytes that are read of a process's list of mounts.
+pub const MOUNTS_BYTES: u64 = 4 << 20;
+/// Lists of containers that were there when the runtime was connected to, which may wait to be looked at.
+pub const FOUND_LISTS: usize = 4;
 /// How long a volume waits for its pod to be told of, before the kubelet hears why it is not: less than the kubelet's service waits for
 /// an answer.
 pub const POD_NEWS_TIME: Duration = Duration::from_secs(20);

@@ -11,6 +11,7 @@
 //! | the lock, the state folder | [`place`] |
 //! | the slots, their members and sockets | [`slots`] |
 //! | which pods take part, by the kubelet's word | `membership`, `kubelet` |
+//! | what their containers get when they are made: the container runtime's plugin | `nri` |
 //! | what owners of pods can read | `events` |
 //! | the policy, which may become another one | [`policy`] |
 //! | starting children without privilege | [`children`] |
@@ -56,6 +57,7 @@ mod gpus;
 mod kubelet;
 mod looks;
 mod membership;
+mod nri;
 mod outlook;
 mod overstays;
 mod parts;
@@ -134,7 +136,11 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
     }
     let mut kubelet = match &config.kubelet {
         Some(kubelet) => {
-            Some(Kubelet::begin(kubelet, api_server, events, changes, &mut slots, &mut service).await?)
+            let begun =
+                Kubelet::begin(kubelet, api_server, events.clone(), changes, &mut slots, &mut service);
+            let mut kubelet = begun.await?;
+            kubelet.answer(config.runtime.clone(), slots.policies(), events, config.cgroup_root.clone());
+            Some(kubelet)
         }
         None => None,
     };

@@ -105,6 +105,10 @@ codes! {
     StreamCapturing = 34, "STREAM_CAPTURING", "order the work outside of the graph: wait for and write words on the stream before and after the graph is launched";
     /// No other member of the pod's group is on its node, and others are elsewhere.
     NoPeerOnNode = 35, "NO_PEER_ON_NODE", "let the scheduler put the group's pods on one node: gpu-handoff.io/colocate: required, and room for all of them there";
+    /// A container does not have what its pod was granted beside its slot.
+    NotAdjusted = 36, "NOT_ADJUSTED", "let the container start anew; if it comes again, look at the node: gpu-handoff doctor";
+    /// The container runtime cannot do to a container what the pod was granted.
+    RuntimeCannot = 39, "RUNTIME_CANNOT", "use containerd 2.2 or CRI-O 1.34, or later, with NRI on; gpu-handoff.io/shm: group alone needs no namespaces";
     /// The policy does not allow it.
     PolicyDenied = 40, "POLICY_DENIED", "ask the node's administrator to allow it in the policy";
     /// The member holds as many buffers as it may.

@@ -43,6 +43,9 @@ pub enum ConfigError {
         /// The path.
         path: PathBuf,
     },
+    /// The container runtime would not take this plugin.
+    #[error("the container runtime cannot be answered")]
+    Runtime(#[from] gpu_handoff_nri::SettingsError),
     /// Nobody can be made to run as that user.
     #[error(
         "the broker cannot run as user {wanted}: the node, of user {own}, may not start it as that; {}start the node as root of a user namespace that knows {wanted}", or_own(*own)

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use gpu_handoff_kubelet::api::ApiServer;
 use gpu_handoff_kubelet::{csi, pods, registration, resources};
+use gpu_handoff_nri::Settings;
+use gpu_handoff_policy::Policy;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::info;
@@ -14,10 +16,12 @@ use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
 use super::membership::{Membership, Records, Seen, Teller, Volume, one_of_each_pod};
+use super::nri;
 use super::parts::Plans;
 use super::service::Service;
 use super::slots::{Change, Slots};
 use crate::config::KubeletConfig;
+use crate::identity::cgroup::Root;
 use crate::limits;
 
 /// What serves the kubelet: tasks of the node that end with it.
@@ -108,10 +112,23 @@ impl Kubelet {
         self.views.clone()
     }
 
-    /// What members' containers are to get.
-    #[allow(dead_code, reason = "for the runtime's plugin, which is being built")]
-    pub(super) fn plans(&self) -> watch::Receiver<Arc<Plans>> {
-        self.plans.clone()
+    /// Answers the container runtime about its members, until it stops.
+    pub(super) fn answer(
+        &mut self,
+        settings: Settings,
+        policies: watch::Receiver<Arc<Policy>>,
+        events: Events,
+        cgroup_root: Root,
+    ) {
+        let inputs = nri::Inputs { settings, plans: self.plans.clone(), policies, events, cgroup_root };
+        let mut stopped = self.stop.subscribe();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                // An error means that the node is gone, so it ends as well.
+                _ = stopped.wait_for(|stopping| *stopping) => Ok(()),
+                ended = nri::run(inputs) => ended.context("answer the container runtime"),
+            }
+        });
     }
 
     /// Comes back when one of its parts has ended before it was to.

@@ -1,5 +1,7 @@
 //! What the node is told to do.
 
+use std::path::Path;
+
 use gpu_handoff_protocol::BootTag;
 
 use super::policy::Origin;
@@ -18,6 +20,7 @@ pub(super) fn config() -> Config {
         policy_origin: Origin::BuiltIn,
         admin_group: None,
         cgroup_root: Root::default(),
+        runtime: gpu_handoff_nri::Settings::new(Path::new("/nowhere"), "gpu-handoff", 90).unwrap(),
         members: Vec::new(),
         boot: BootTag(7),
         state_dir: "/nowhere".into(),

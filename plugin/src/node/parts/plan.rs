@@ -15,7 +15,6 @@ use super::Parts;
 pub(in crate::node) type Plans = BTreeMap<PodUid, Arc<Plan>>;
 
 /// What the containers of a member are to get.
-#[allow(dead_code, reason = "for the runtime's plugin, which is being built")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) struct Plan {
     /// The slot that this comes with.

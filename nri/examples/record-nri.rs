@@ -1,7 +1,7 @@
 //! Stands between a plugin and a real runtime, and keeps what both say. Ends with an interrupt, or with the runtime.
 //!
 //! ```sh
-//! record SOCKET FOLDER    # from_runtime.bin and from_plugin.bin in FOLDER
+//! record-nri SOCKET FOLDER    # from_runtime.bin and from_plugin.bin in FOLDER
 //! ```
 //!
 //! What the plugin answers is in `tests/recorded/handler.rs`: the tests play the runtime's half again and expect the plugin's.
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(socket), Some(folder), None) = (arguments.next(), arguments.next(), arguments.next()) else {
-        return Err("usage: record SOCKET FOLDER".into());
+        return Err("usage: record-nri SOCKET FOLDER".into());
     };
     let folder = Path::new(&folder);
     let between = folder.join("between.sock");

@@ -1,0 +1,124 @@
+//! The node's side towards the container runtime: members' containers get what their pods were granted beside a slot.
+//!
+//! The runtime asks before it makes a container, holds a lock of the whole node until it is answered, and goes on
+//! without an answer after two seconds. So this is a thread of its own, which waits for nothing of the node's, and
+//! reads the plans alone. It is connected only while the policy grants anybody what it is for: nodes that do not use it
+//! carry none of its risk.
+//!
+//! | concern | file |
+//! |---|---|
+//! | what is answered | [`handler`] |
+//! | what a container's process got | [`look`] |
+//! | what was there already | [`found`] |
+//! | what a device node is | [`device`] |
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use gpu_handoff_nri::{Settings, State, serve};
+use gpu_handoff_policy::Policy;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::events::Events;
+use super::parts::Plans;
+use crate::identity::cgroup::Root;
+use crate::limits;
+
+mod device;
+mod found;
+mod handler;
+mod look;
+
+use found::Found;
+use handler::Answers;
+
+/// What it takes.
+#[derive(Debug, Clone)]
+pub(super) struct Inputs {
+    pub(super) settings: Settings,
+    pub(super) plans: watch::Receiver<Arc<Plans>>,
+    pub(super) policies: watch::Receiver<Arc<Policy>>,
+    pub(super) events: Events,
+    pub(super) cgroup_root: Root,
+}
+
+/// The thread. It ends, and is waited for, when this is dropped; it answers in milliseconds.
+#[derive(Debug)]
+struct Thread {
+    stop: Option<oneshot::Sender<()>>,
+    handle: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(handle) = self.handle.take() {
+            // What it has to say of its end, who waits for it in `run` has heard.
+            drop(handle.join());
+        }
+    }
+}
+
+/// Answers the runtime until this is dropped. The thread's panic is this one's: the node ends, and starts again.
+///
+/// # Errors
+/// When there can be no thread.
+pub(super) async fn run(inputs: Inputs) -> io::Result<()> {
+    let (stop, stopped) = oneshot::channel();
+    let (ending, ended) = oneshot::channel::<()>();
+    let work = move || {
+        let _ending = ending;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            tokio::select! { _ = stopped => {}, () = answer(inputs) => {} }
+        });
+        Ok(())
+    };
+    let handle = std::thread::Builder::new().name("nri".to_owned()).spawn(work)?;
+    let mut thread = Thread { stop: Some(stop), handle: Some(handle) };
+    // Nothing is ever sent.
+    let _ = ended.await;
+    match thread.handle.take().map(JoinHandle::join) {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        None => Ok(()),
+    }
+}
+
+/// Serves while the policy says so.
+async fn answer(inputs: Inputs) {
+    let Inputs { settings, plans, mut policies, events, cgroup_root } = inputs;
+    let (tell, found) = mpsc::channel(limits::FOUND_LISTS);
+    let state = watch::Sender::new(State::default());
+    let served = async {
+        loop {
+            grants(&mut policies, true).await;
+            let handler = Answers::new(plans.clone(), events.clone(), tell.clone());
+            serve(settings.clone(), handler, state.clone(), grants(&mut policies, false)).await;
+            state.send_replace(State::default());
+        }
+    };
+    tokio::select! { () = served => {}, () = see_to(found, &cgroup_root, &events) => {} }
+}
+
+/// Waits until the policy grants anybody what this is for, or nobody any more.
+async fn grants(policies: &mut watch::Receiver<Arc<Policy>>, anybody: bool) {
+    if policies.wait_for(|policy| policy.adjusts_containers() == anybody).await.is_err() {
+        // Nobody writes policies any more: the node is about to end.
+        std::future::pending().await
+    }
+}
+
+/// Sees to containers that were there, one at a time: the runtime is answered between.
+async fn see_to(mut lists: mpsc::Receiver<Vec<Found>>, root: &Root, events: &Events) {
+    while let Some(list) = lists.recv().await {
+        for found in list {
+            found.see_to(root, events);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
