@@ -5,6 +5,7 @@
 //! | which process connected a socket | [`peer`] |
 //! | the numbers of processes that are not used twice | [`pidfs`] |
 //! | which processes a process started | [`processes`] |
+//! | which number the next process of a PID namespace gets | `last_pid` |
 //! | a packet with every descriptor that came along | [`receive`] |
 //! | socket options | [`options`] |
 //! | starting a process in namespaces of its own, as a container runtime would | [`isolate`] |
@@ -17,13 +18,15 @@
 //! | descriptors that a tokio runtime watches | `registered` |
 #![allow(
     unsafe_code,
-    reason = "socket options, unknown control messages, the steps between fork and exec, IPC namespaces and what is in them, fanotify, and tokio's registration have no safe wrapper"
+    reason = "socket options, unknown control messages, the steps between fork and exec, a fork that a filter lets pass, IPC namespaces and what is in them, fanotify, and tokio's registration have no safe wrapper"
 )]
 
 pub mod fanotify;
 #[cfg(feature = "filter")]
 pub mod filter;
 pub mod isolate;
+#[cfg(feature = "filter")]
+pub mod last_pid;
 pub mod namespaces;
 pub mod options;
 pub mod peer;
