@@ -41,7 +41,7 @@ pub(super) fn outlook(
     let Holds::These(own) = own else { return None };
     let is_of_another = |mate: &Mate<'_>| mate.pod.namespace != pod.namespace;
     let remedy = if mates.iter().any(is_of_another) { SEVERAL_NAMESPACES } else { ONE_GPU };
-    let mut nearest: Option<(Lacks, &PodRef, Refusal)> = None;
+    let mut nearest: Option<(Lacks, &PodRef, DeviceUuid)> = None;
     for mate in mates {
         let Some(holds) = mate.holds else { continue };
         let Holds::These(held) = holds else { return None };
@@ -54,11 +54,10 @@ pub(super) fn outlook(
             continue;
         };
         if nearest.as_ref().is_none_or(|(least, pod, _)| (lacks, mate.pod) < (*least, *pod)) {
-            let refusal = apart(lacks, other, own, mate.pod).with_remedy(remedy);
-            nearest = Some((lacks, mate.pod, refusal));
+            nearest = Some((lacks, mate.pod, other));
         }
     }
-    nearest.map(|(.., refusal)| refusal)
+    nearest.map(|(lacks, mate, other)| apart(lacks, other, own, mate).with_remedy(remedy))
 }
 
 /// What keeps pods that hold no GPU together from each other's memory, the least first. Said is what lacks to the nearest of

@@ -77,6 +77,12 @@ impl Start {
         }
     }
 
+    /// Of a pod that holds these.
+    #[cfg(test)]
+    pub(super) fn of_holder(holds: Holds) -> Self {
+        Self { holds, ..Self::new(false) }
+    }
+
     /// Whether the pod's processes may be let in: at once those that an earlier life of the daemon has let in.
     pub(super) fn lets_in(&self, pod: &PodFacts) -> bool {
         self.asked == Asked::Done || (!self.is_new && is_up(pod))
@@ -256,9 +262,9 @@ impl Membership {
     /// Whether a pod may know that another of its group is there: guests of several namespaces may be in one group, and the
     /// policy need not let them meet.
     fn may_know_of(&self, own: &Volume, other: &Volume) -> bool {
-        let (own, other) = (own.member(), other.member());
+        let (own, other) = (own.party(), other.party());
         let policy = self.policies.borrow();
-        policy.may_exchange(&own.party(), &other.party()) || policy.may_exchange(&other.party(), &own.party())
+        policy.may_exchange(&own, &other) || policy.may_exchange(&other, &own)
     }
 
     /// Why a pod will be able to exchange nothing, and whether its applications are to be held back for that.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gpu_handoff_kubelet::csi::{PodName, Publish, Refusal};
 use gpu_handoff_kubelet::pods::PodFacts;
-use gpu_handoff_policy::Asks;
+use gpu_handoff_policy::{Asks, Party};
 use gpu_handoff_protocol::{GroupKey, Namespace, PodRef, PodUid, ServiceAccount, SlotId};
 use serde::{Deserialize, Serialize};
 
@@ -135,6 +135,12 @@ impl Volume {
             devices: BTreeMap::new(),
             env: BTreeMap::new(),
         }
+    }
+
+    /// Its pod, as policies know it.
+    pub(super) fn party(&self) -> Party<'_> {
+        let Self { pod, group, service_account, .. } = self;
+        Party { namespace: &pod.namespace, group, service_account: service_account.as_ref() }
     }
 
     /// Its pod as a member.

@@ -60,3 +60,41 @@ async fn who_is_held_back_by_those_that_are_here_is_not_asked_about_and_hears_of
     ground.membership.weigh_all().await.unwrap();
     assert!(ground.changes().contains(&"held back NO_PEER_ACCESS".to_owned()));
 }
+
+/// Not a test of time, which a busy machine takes: it says what members of one full group cost that all hold other GPUs, the last of
+/// which comes, and all of which are weighed again.
+#[tokio::test]
+#[ignore = "a measurement: with --ignored --nocapture"]
+async fn what_a_full_group_costs() {
+    for members in [limits::MEMBERS / 4, limits::MEMBERS / 2, limits::MEMBERS] {
+        let mut ground = asking_ground();
+        for n in 0..members {
+            let uid = format!("{n:08x}-b29f-11e7-9350-020968147796");
+            let mut volume = testing::volume(&format!("csi-{n}"));
+            (volume.uid, volume.pod.name) = (uid.parse().unwrap(), format!("pod-{n}").parse().unwrap());
+            ground.membership.pods.insert(uid.clone(), ground.facts(&format!("pod-{n}"), &uid));
+            let mut gpu = [7; 16];
+            gpu[..8].copy_from_slice(&n.to_be_bytes());
+            let start = Start::of_holder(Holds::These(vec![DeviceUuid::from_bytes(gpu)]));
+            ground.membership.volumes.insert(volume.id.clone(), Served { volume, ending: false, start });
+        }
+        let Ground { membership, done, .. } = &mut ground;
+        let drained = async { while done.recv().await.is_some() {} };
+        let measured = async {
+            let begin = Instant::now();
+            membership.weigh_all().await.unwrap();
+            let first = begin.elapsed();
+            membership.weigh_all().await.unwrap();
+            let group = membership.volumes.values().next().unwrap().volume.group.clone();
+            let all = begin.elapsed() - first;
+            membership.weigh_held_back(&group).await.unwrap();
+            (first, all, begin.elapsed() - first - all)
+        };
+        tokio::select! {
+            (first, all, held_back) = measured => println!(
+                "{members} members: {first:?} first, {all:?} again, {held_back:?} when one comes or goes"
+            ),
+            () = drained => {}
+        }
+    }
+}
