@@ -25,6 +25,7 @@ mod home;
 mod key;
 mod proc_facts;
 
+pub(crate) use home::pod_of;
 pub use home::{Home, is_in, is_named_in};
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
@@ -161,7 +162,13 @@ fn unknown(wanted: &str, found: &impl fmt::Display) -> Refusal {
     Refusal::new(Code::PeerUnknown).compared_with("peer", wanted, found)
 }
 
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+/// When the process that has this number began, in ticks since the machine's start.
+pub(crate) fn started(pid: u32) -> std::io::Result<u64> {
+    Ok(ProcFacts::read(pid)?.started)
+}
+
+/// Whether the process of a pidfd is gone: its number may be another's by now.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let now = Some(std::time::Instant::now());
     gpu_handoff_protocol::socket::wait(&[(pidfd, rustix::event::PollFlags::IN)], now).unwrap_or(true)
 }

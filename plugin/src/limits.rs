@@ -324,3 +324,39 @@ pub const DEVICES_PAUSE: Duration = Duration::from_secs(10);
 pub const DEVICES_LONGEST_PAUSE: Duration = Duration::from_secs(160);
 /// Pods of which that is asked at a time.
 pub const DEVICES_ASKED: usize = 32;
+/// Groups that share something beside buffers on one node.
+pub const SHARING_GROUPS: usize = 1_024;
+/// Things of one group that are remembered with who made them, files and System V's apart; more stay until the group ends.
+pub const LEDGER_THINGS: usize = 65_536;
+/// What is told of files that is taken in at a time of one group.
+pub const LEDGER_EVENTS: usize = 4_096;
+/// Segments, queues and semaphore sets of one group that are looked at, of each kind.
+pub const SYSV_THINGS: usize = 32_768;
+/// How often it is looked which there are.
+pub const SYSV_PAUSE: Duration = Duration::from_secs(1);
+/// Semaphores of a set that are looked at for who uses them; a larger set stays until the group ends.
+pub const SEMAPHORES_LOOKED_AT: u16 = 256;
+/// How long after a member's end what it left is swept.
+pub const SWEEP_TIME: Duration = Duration::from_secs(2);
+/// After what time it is swept again where somebody held something, or it failed; doubled each time, up to [`SWEEP_LONGEST_PAUSE`].
+pub const SWEEP_PAUSE: Duration = Duration::from_secs(4);
+/// The longest such time.
+pub const SWEEP_LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Files and folders that a sweep looks at before others get their turn.
+pub const SWEEP_FILES: usize = 4_096;
+/// Folders within each other that it goes into.
+pub const SWEEP_DEPTH: usize = 32;
+/// Processes of a group's members that are looked at for what they hold; with more nothing is swept.
+pub const HOLDERS: usize = 16_384;
+/// Open files of one of them; with more nothing is swept.
+pub const HOLDERS_FILES: usize = 65_536;
+/// Bytes that are read of what one of them maps; with more nothing is swept.
+pub const MAPS_BYTES: u64 = 64 << 20;
+/// Bytes that are read of the mounts of one namespace: a file of one that was not read counts as held.
+pub const MOUNTINFO_BYTES: u64 = 16 << 20;
+/// Bytes that are read of what is said of an open file: what is looked for stands at the beginning.
+pub const FDINFO_BYTES: usize = 256;
+/// What the node may ask the thread at a time that looks after what groups share: it waits for each answer.
+pub const GROUP_ASKS: usize = 64;
+/// How long that thread waits at most before it looks around.
+pub const GROUPS_LONGEST_WAIT: Duration = Duration::from_secs(60);

@@ -23,6 +23,7 @@
 //! | the GPU workers' processes | `workers` |
 //! | which GPUs there are, and whose device nodes a process has | `gpus` |
 //! | which GPUs a pod holds | `devices` |
+//! | what groups share beside buffers | `groups` |
 //! | what else its members' containers get | `parts` |
 //! | what can be known of a pod's exchanges when it starts | `outlook` |
 //! | looking at a process's files, which may not answer | `looks` |
@@ -54,6 +55,7 @@ mod devices;
 mod events;
 pub mod first;
 mod gpus;
+mod groups;
 mod kubelet;
 mod looks;
 mod membership;

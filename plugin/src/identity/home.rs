@@ -86,6 +86,11 @@ pub fn is_named_in(
     check(&place, pod, containers)
 }
 
+/// Of which pod the process is that has this number, if it is in a container of one.
+pub(crate) fn pod_of(pid: u32, root: &Root) -> Option<PodUid> {
+    place(pid, root).ok().map(|place| place.pod)
+}
+
 fn check(place: &InPod, pod: &PodUid, containers: &BTreeSet<ContainerId>) -> Result<(), Refusal> {
     if place.pod != *pod {
         return Err(unknown("pod", pod, &place.pod));

@@ -1,0 +1,238 @@
+//! The thread with real mounts, namespaces and processes: members are processes that say whose they are.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpu_handoff_sys::{namespaces, sysv};
+
+use super::testing::apart;
+use super::*;
+
+const POLICY: &str = "version: gpu-handoff.io/v1\nshm: {per-group: 8Mi}\n";
+const EVERYTHING: Wish = Wish { shm: true, size: None, ipc: true };
+
+fn policy() -> Arc<Policy> {
+    Arc::new(Policy::read(POLICY).unwrap())
+}
+
+fn group(name: &str) -> GroupKey {
+    GroupKey { namespace: "ml".parse().unwrap(), name: name.parse().unwrap() }
+}
+
+fn pod(n: u8) -> PodUid {
+    format!("0000000{n}-0000-0000-0000-000000000000").parse().unwrap()
+}
+
+/// A process says by its environment whose it is: in the place of its cgroup.
+fn places() -> Places {
+    Box::new(|pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let own = environ.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"MEMBER="))?;
+        str::from_utf8(own).ok()?.parse().ok()
+    })
+}
+
+fn begin(run_dir: &Path, members: Vec<OnRecord>) -> Groups {
+    Groups::begin(run_dir, members, &policy(), places()).unwrap()
+}
+
+/// A process of a member, in its group's `/dev/shm` and IPC namespace, that does what it is told, a line at a time.
+struct Process {
+    child: Child,
+    lines: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn of(member: u8, shared: &Shared) -> Self {
+        let (shm, ipc) = (shared.shm.as_ref().unwrap(), shared.ipc.as_ref().unwrap());
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--ipc={}", ipc.path.display())).args([
+            "python3",
+            "-u",
+            "-i",
+            "-q",
+            "-c",
+            "import ctypes, os, mmap; c = ctypes.CDLL(None)",
+        ]);
+        command.env("MEMBER", pod(member).as_str()).env("PYTHONSTARTUP", "").current_dir(&shm.path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (lines, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut process = Self { child, lines, answers };
+        assert_eq!(process.say("1 + 1"), "2");
+        process
+    }
+
+    /// What an expression of Python's is.
+    fn say(&mut self, expression: &str) -> String {
+        writeln!(self.lines, "print('=', {expression})").unwrap();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "{expression}");
+            if let Some((_, answer)) = line.trim_end().split_once("= ") {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn end(mut self) {
+        drop(self.lines);
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn names(shared: &Shared) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(&shared.shm.as_ref().unwrap().path).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn things(shared: &Shared) -> Vec<(sysv::Kind, i32)> {
+    let (all, _) =
+        namespaces::within(&shared.ipc.as_ref().unwrap().path, || sysv::list(100)).unwrap().unwrap();
+    all.into_iter().map(|thing| (thing.kind, thing.id)).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Waits until it was looked at what is in namespaces: nobody tells of that.
+fn looked() {
+    let seen = Instant::now() + limits::SYSV_PAUSE * 2;
+    wait(&true, || Instant::now() > seen);
+}
+
+/// Waits for a value.
+#[track_caller]
+fn wait<T: PartialEq + std::fmt::Debug>(wanted: &T, mut found: impl FnMut() -> T) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let now = found();
+        if now == *wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "wanted {wanted:?}, found {now:?}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
+async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
+    if !apart("node::groups::tests::what_a_member_left_and_nobody_else_made_or_holds_is_removed") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let groups = begin(place.path(), vec![]);
+    let enter = |n| groups.enter(policy(), (group("g"), pod(n), EVERYTHING));
+    let shared = enter(1).await.unwrap();
+    assert_eq!(enter(2).await.unwrap(), shared);
+    let (mut one, mut two) = (Process::of(1, &shared), Process::of(2, &shared));
+    // Files of both; one that is open in the other, one that is mapped there and one that has another name by it; a folder.
+    for name in ["left", "open", "mapped", "linked", "with\\nline"] {
+        one.say(&format!("open('{name}', 'w').write('x' * 4096)"));
+    }
+    one.say("[os.mkdir('folder'), open('folder/left', 'w'), os.mkfifo('fifo')]");
+    two.say("open('own', 'w')");
+    two.say("globals().update(f=open('open'), m=(lambda f: mmap.mmap(f.fileno(), 4096, prot=mmap.PROT_READ))(open('mapped')))");
+    two.say("os.link('linked', 'other-name')");
+    // A process that has begun since the last look may have had its number from another.
+    looked();
+    let segment = |process: &mut Process| process.say("c.shmget(0, 4096, 0o666)").parse::<i32>().unwrap();
+    let lefts = segment(&mut one);
+    let attached = segment(&mut one);
+    two.say(&format!("c.shmat({attached}, None, 0) != -1"));
+    let own = segment(&mut two);
+    // It was seen who made them.
+    wait(&3, || things(&shared).len());
+    looked();
+    one.end();
+    groups.leave(group("g"), pod(1)).await;
+    wait(&set(&["folder", "linked", "mapped", "open", "other-name", "own"]), || names(&shared));
+    let of = |ids: &[i32]| ids.iter().map(|id| (sysv::Kind::Segment, *id)).collect::<BTreeSet<_>>();
+    let there = || things(&shared).into_iter().collect::<BTreeSet<_>>();
+    wait(&of(&[attached, own]), there);
+    assert!(!shared.shm.as_ref().unwrap().path.join("folder/left").exists());
+    assert!(!of(&[lefts]).is_subset(&there()));
+    // When it is not held any more, it goes too.
+    two.say("globals().update(f=None, m=None)");
+    wait(&set(&["folder", "linked", "other-name", "own"]), || names(&shared));
+    assert_eq!(there(), of(&[attached, own]));
+    two.end();
+    wait(&of(&[own]), there);
+    groups.leave(group("g"), pod(2)).await;
+    assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_nobody_can_name_the_maker_of_goes_with_the_last_who_may_have_made_it() {
+    if !apart(
+        "node::groups::tests::what_nobody_can_name_the_maker_of_goes_with_the_last_who_may_have_made_it",
+    ) {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let groups = begin(place.path(), vec![]);
+    let shared = groups.enter(policy(), (group("g"), pod(1), EVERYTHING)).await.unwrap();
+    let path = shared.shm.as_ref().unwrap().path.clone();
+    let ipc = format!("--ipc={}", shared.ipc.as_ref().unwrap().path.display());
+    // Processes that end at once: nobody sees whose they were.
+    let run = |member: u8, command: &[&str]| {
+        let done = Command::new("nsenter")
+            .arg(&ipc)
+            .args(command)
+            .current_dir(&path)
+            .env("MEMBER", pod(member).as_str())
+            .output();
+        assert!(done.unwrap().status.success(), "{command:?}");
+    };
+    run(1, &["touch", "ones"]);
+    run(1, &["ipcmk", "--queue", "--semaphore", "2"]);
+    looked();
+    groups.enter(policy(), (group("g"), pod(2), EVERYTHING)).await.unwrap();
+    let queues = things(&shared);
+    assert_eq!(queues.len(), 2);
+    run(2, &["touch", "twos"]);
+    run(2, &["ipcmk", "--queue"]);
+    wait(&3, || things(&shared).len());
+    looked();
+    groups.leave(group("g"), pod(1)).await;
+    wait(&set(&["twos"]), || names(&shared));
+    wait(&1, || things(&shared).len());
+    assert!(!queues.contains(&things(&shared)[0]));
+    groups.leave(group("g"), pod(2)).await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn another_life_of_the_daemon_goes_on_with_what_is_there() {
+    if !apart("node::groups::tests::another_life_of_the_daemon_goes_on_with_what_is_there") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let groups = begin(place.path(), vec![]);
+    let shared = groups.enter(policy(), (group("g"), pod(1), EVERYTHING)).await.unwrap();
+    groups.enter(policy(), (group("over"), pod(2), EVERYTHING)).await.unwrap();
+    let path = shared.shm.as_ref().unwrap().path.clone();
+    std::fs::write(path.join("of-before"), "").unwrap();
+    drop(groups);
+    assert!(path.join("of-before").exists());
+    let groups = begin(place.path(), vec![(group("g"), pod(1), EVERYTHING)]);
+    assert_eq!(groups.shared(group("g"), EVERYTHING).await, shared);
+    assert_eq!(groups.shared(group("over"), EVERYTHING).await, Shared::default());
+    assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 1, "the other one's is gone");
+    // What was there is of somebody who was here when it was found.
+    groups.enter(policy(), (group("g"), pod(3), EVERYTHING)).await.unwrap();
+    groups.leave(group("g"), pod(1)).await;
+    wait(&set(&[]), || names(&shared));
+    groups.leave(group("g"), pod(3)).await;
+    let refused =
+        groups.enter(policy(), (group("g"), pod(1), Wish { size: Some(u64::MAX), ..EVERYTHING })).await;
+    assert!(matches!(refused, Err(EnterError::Refused(_))), "{refused:?}");
+    let none: PathBuf = place.path().join("groups");
+    assert_eq!(std::fs::read_dir(none).unwrap().count(), 0);
+}
