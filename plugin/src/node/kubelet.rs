@@ -15,6 +15,7 @@ use tracing::info;
 use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
+use super::groups::Groups;
 use super::membership::{Membership, Records, Seen, Teller, Volume, one_of_each_pod};
 use super::nri;
 use super::parts::Plans;
@@ -60,6 +61,7 @@ impl Kubelet {
         let records = Records::open(&config.run_dir).context("open the records of volumes")?;
         let volumes = records.read().context("read the records of volumes")?;
         let (volumes, others) = one_of_each_pod(volumes, &records);
+        let volumes_on_record = volumes.clone();
         let (volumes, left_out) = join(volumes, slots);
         volumes.iter().for_each(|volume| service.serve_slot(volume.slot()));
         let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
@@ -68,7 +70,10 @@ impl Kubelet {
         let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
         let membership = membership.finding_out(asker, service.topology());
-        let membership = membership.leaving_out(left_out).taking_down(others);
+        let sharers = volumes_on_record.iter().map(Volume::sharer).collect();
+        let groups = Groups::begin(&config.run_dir, sharers, &slots.policies().borrow(), service.places());
+        let groups = groups.context("have groups share what their members were granted")?;
+        let membership = membership.leaving_out(left_out).sharing(groups).await.taking_down(others);
         // Those of the members that are on record are there: whoever creates containers may ask from here on.
         let plans = membership.plans();
         let (stop, stopped) = watch::channel(false);

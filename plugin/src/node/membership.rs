@@ -12,6 +12,7 @@
 //! | the group that a pod asks for | [`group`] |
 //! | what the node's status tells of all this | [`seen`] |
 //! | what is found out and said of it when it starts | [`start`] |
+//! | what it shares with its group beside buffers | [`shared`] |
 //! | volumes on record, at the daemon's start and later | [`again`] |
 //! | what could not be done, and is tried again | [`undone`] |
 //! | volumes of pods that nobody has told of yet | [`unknown`] |
@@ -29,6 +30,7 @@ use tracing::{info, warn};
 
 use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
+use super::groups::Groups;
 use super::parts::{Planner, Plans};
 use super::slots::{Change, JoinError};
 use crate::members::Member;
@@ -41,6 +43,7 @@ mod mounts;
 mod news;
 mod records;
 mod seen;
+mod shared;
 mod start;
 mod undone;
 mod unknown;
@@ -72,6 +75,8 @@ pub(super) struct Membership {
     seen: Teller,
     /// What members' containers are to get: of each volume on record whose pod is not gone.
     plans: Planner,
+    /// Who has groups share what those plans say; `None`: nobody does.
+    groups: Option<Groups>,
     /// Who finds out what pods hold; `None`: nobody does.
     asker: Option<Asker>,
     /// What is being found out.
@@ -119,6 +124,7 @@ impl Membership {
             undone: Vec::new(),
             seen,
             plans,
+            groups: None,
             asker: None,
             looks: JoinSet::new(),
             topology: watch::channel(None).1,
@@ -165,6 +171,10 @@ impl Membership {
                 // Where nobody writes policies any more, the one in force stays.
                 Ok(()) = self.policies.changed() => self.weigh_all().await,
                 Ok(()) = self.topology.changed() => self.weigh_all().await,
+                () = shared::changed(&mut self.groups) => {
+                    self.plan_again().await;
+                    Ok(())
+                }
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
                     // Nobody would be told of any more, and those that go would stay: the node ends, and starts again.
@@ -237,15 +247,15 @@ impl Membership {
         drop(self.is_seen_to(&volume.id));
         // On record first: what is mounted and not on record would stay for ever.
         let slot = volume.slot.clone();
-        let done = match self.records.write(&volume) {
-            Ok(()) => {
-                self.plans.put(volume.plan());
-                self.mount(&volume)
-            }
-            Err(e) => Err(Refusal::Internal(format!("the volume cannot be put on record: {e}"))),
+        let done = match self.share(&volume).await {
+            Ok(()) => match self.records.write(&volume) {
+                Ok(()) => self.mount(&volume),
+                Err(e) => Err(Refusal::Internal(format!("the volume cannot be put on record: {e}"))),
+            },
+            Err(refusal) => Err(refusal),
         };
         if done.is_err() {
-            self.plans.remove(&volume.uid, &slot);
+            self.forget(&volume).await;
             self.records.remove(&slot);
             self.leave(slot).await?;
         } else {
@@ -312,7 +322,7 @@ impl Membership {
             return Ok(Err(Refusal::Internal(format!("the slot at {target} cannot be unmounted: {e}"))));
         }
         if let Some(volume) = self.is_seen_to(&unpublish.volume) {
-            self.plans.remove(&volume.uid, &volume.slot);
+            self.forget(&volume).await;
             self.records.remove(&volume.slot);
         }
         if let Some(Served { volume, .. }) = self.volumes.remove(&unpublish.volume) {
@@ -325,7 +335,7 @@ impl Membership {
     /// The member of a volume that is not there any more.
     async fn end(&mut self, volume: &Volume, why: &'static str) -> Result<(), Stopping> {
         info!(slot = %volume.slot, pod = %volume.pod, why, "the pod takes part no longer");
-        self.plans.remove(&volume.uid, &volume.slot);
+        self.forget(volume).await;
         self.leave(volume.slot.clone()).await?;
         self.weigh_held_back(&volume.group).await
     }

@@ -17,6 +17,7 @@ use super::admin::broker::Teller;
 use super::children::Programs;
 use super::events::{self, About, Events, Notice};
 use super::gpus::Gpus;
+use super::groups::Places;
 use super::looks::{self, Looks, NOT_LOOKED_AT};
 use super::overstays::Overstays;
 use super::rates::Rates;
@@ -26,8 +27,8 @@ use super::words::{Answer, Command, FromNode, Tell, Told};
 use super::workers::Workers;
 use crate::config::Config;
 use crate::gpu::self_test;
-use crate::identity::ProcessKey;
 use crate::identity::cgroup::Root;
+use crate::identity::{self, ProcessKey};
 use crate::limits;
 use crate::members::Member;
 use crate::registry::Topology;
@@ -181,6 +182,12 @@ impl Service {
     /// The processes of a slot are looked at from now on.
     pub(super) fn serve_slot(&mut self, slot: &SlotId) {
         self.looks.give_room(slot);
+    }
+
+    /// Of which pod a process is.
+    pub(super) fn places(&self) -> Places {
+        let root = self.cgroup_root.clone();
+        Box::new(move |pid| identity::pod_of(pid, &root))
     }
 
     /// What the driver says of the GPUs, once it has been asked.

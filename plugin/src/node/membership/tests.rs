@@ -19,6 +19,7 @@ mod again;
 mod looks;
 mod plans;
 mod policy;
+mod shared;
 mod undone;
 mod unknown;
 

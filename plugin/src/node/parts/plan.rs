@@ -83,15 +83,15 @@ impl Planner {
         self.0.send_modify(|plans| drop(Arc::make_mut(plans).insert(plan.uid.clone(), Arc::new(plan))));
     }
 
-    /// The pod that had this slot is no member any more.
-    pub(in crate::node) fn remove(&self, uid: &PodUid, slot: &SlotId) {
+    /// The pod that had this slot is no member any more. Whether it was one with this slot.
+    pub(in crate::node) fn remove(&self, uid: &PodUid, slot: &SlotId) -> bool {
         self.0.send_if_modified(|plans| {
             let has = plans.get(uid).is_some_and(|plan| plan.slot == *slot);
             if has {
                 Arc::make_mut(plans).remove(uid);
             }
             has
-        });
+        })
     }
 }
 
