@@ -4,9 +4,9 @@ use std::io::Write;
 
 use gpu_handoff_admin::proto::kubelet::Registration;
 use gpu_handoff_admin::proto::{
-    Broker, Daemon, Gpus, Kernel, Kubelet, Member, Policy, StatusResponse, Waiting,
+    Broker, Daemon, Gpus, Kernel, Kubelet, Member, Policy, Runtime, StatusResponse, Waiting,
 };
-use gpu_handoff_admin::proto::{pods, policy};
+use gpu_handoff_admin::proto::{pods, policy, runtime};
 
 use crate::admin::{self, AdminArgs, AdminFailure};
 use crate::args::Format;
@@ -59,6 +59,9 @@ fn write(status: &StatusResponse, now: u64, out: &mut dyn Write) -> Result<(), F
             say("pods", of_pods(kubelet, now));
         }
         None => say("kubelet", "none: a file says who the members are".to_owned()),
+    }
+    if let Some(runtime) = &status.runtime {
+        say("runtime", of_runtime(runtime, now));
     }
     if let Some(policy) = &status.policy {
         of_policy(policy, now).into_iter().for_each(|line| say("policy", line));
@@ -146,6 +149,24 @@ fn of_pods(kubelet: &Kubelet, now: u64) -> String {
         None => {}
     }
     text
+}
+
+fn of_runtime(runtime: &Runtime, now: u64) -> String {
+    let since = ago(runtime.since_ms, now);
+    match runtime::Link::try_from(runtime.link) {
+        Ok(runtime::Link::Off) => {
+            "not connected: the policy grants nobody what is put into containers".to_owned()
+        }
+        Ok(runtime::Link::Away) => format!("away for {since}: {}", runtime.away),
+        Ok(runtime::Link::Registering | runtime::Link::Synchronizing) => {
+            format!("does not ask yet, for {since}")
+        }
+        Ok(runtime::Link::Serving) => format!(
+            "{} {} asks before it makes containers, for {since}; adjusted {}, refused {}, killed {}",
+            runtime.name, runtime.version, runtime.adjusted, runtime.refused, runtime.killed
+        ),
+        Err(_) => "says what this program does not know".to_owned(),
+    }
 }
 
 fn of_policy(policy: &Policy, now: u64) -> Vec<String> {

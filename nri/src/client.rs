@@ -74,6 +74,12 @@ impl Settings {
         Ok(Self { socket: socket.to_owned(), name: name.to_owned(), index: format!("{index:02}") })
     }
 
+    /// Where the runtime listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -163,7 +169,7 @@ fn away(state: &watch::Sender<State>, failed: &(dyn Error + 'static)) {
         debug!(error = failed, "still no connection to the runtime");
     } else {
         info!(error = failed, "no connection to the runtime");
-        state.send_modify(|state| state.link = new);
+        state.send_modify(|state| state.set(new));
     }
 }
 

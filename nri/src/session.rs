@@ -109,7 +109,7 @@ async fn answer<H: Handler>(
     handler: &mut H,
     state: &watch::Sender<State>,
 ) -> Result<Never, Ended> {
-    state.send_modify(|state| state.link = Link::Registering);
+    state.send_modify(|state| state.set(Link::Registering));
     let mut exchange = Exchange::new(handler);
     let registration = Exchange::<H>::register(who.name(), who.index())?;
     write(&mut to, Connection::Runtime, &registration).await?;
@@ -153,11 +153,11 @@ fn tell<H: Handler>(
             state.times.add(took);
         }
         if phase != before {
-            state.link = match phase {
+            state.set(match phase {
                 Phase::Registering => Link::Registering,
                 Phase::Synchronizing(runtime) => Link::Synchronizing(runtime.clone()),
                 Phase::Serving(runtime) => Link::Serving(runtime.clone()),
-            };
+            });
             state.connections += u64::from(matches!(phase, Phase::Serving(_)));
         }
         state.left_out = exchange.left_out();

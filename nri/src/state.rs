@@ -1,6 +1,6 @@
 //! How things stand with the runtime, for whoever wants to know.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::runtime::Runtime;
 
@@ -9,12 +9,21 @@ use crate::runtime::Runtime;
 pub struct State {
     /// With the connection.
     pub link: Link,
+    /// Since when that is so.
+    pub since: Option<SystemTime>,
     /// How often a runtime has taken us and said all that there is.
     pub connections: u64,
     /// Pods and containers that the last runtime has and were too many to be kept.
     pub left_out: u64,
     /// How long it has waited for answers.
     pub times: Times,
+}
+
+impl State {
+    /// From now on it is so.
+    pub(crate) fn set(&mut self, link: Link) {
+        (self.link, self.since) = (link, Some(SystemTime::now()));
+    }
 }
 
 /// How the connection stands.

@@ -136,16 +136,18 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         slots.join(Member::from(member))?;
         service.serve_slot(&member.slot);
     }
-    let mut kubelet = match &config.kubelet {
+    let (mut kubelet, runtime) = match &config.kubelet {
         Some(kubelet) => {
             let begun =
                 Kubelet::begin(kubelet, api_server, events.clone(), changes, &mut slots, &mut service);
             let mut kubelet = begun.await?;
-            kubelet.answer(config.runtime.clone(), slots.policies(), events, config.cgroup_root.clone());
-            Some(kubelet)
+            let (policies, root) = (slots.policies(), config.cgroup_root.clone());
+            let runtime = kubelet.answer(config.runtime.clone(), policies, events, root);
+            Some((kubelet, runtime))
         }
         None => None,
-    };
+    }
+    .unzip();
     let views = admin::Views {
         daemon: admin::still::daemon(&config),
         gpus: admin::still::gpus(&config, service.gpus()),
@@ -157,6 +159,7 @@ async fn serve(mut config: Config, signals: StopSignals) -> anyhow::Result<()> {
         most_slots: config.slots,
         policy,
         kubelet: kubelet.as_ref().map(Kubelet::views),
+        runtime,
         events: refused,
     };
     followers.spawn(admin::serve(admin::open(&config)?, views));

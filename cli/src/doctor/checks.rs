@@ -11,6 +11,7 @@ mod evictions;
 mod gpus;
 mod kernel;
 mod kubelet;
+mod nri;
 mod policy;
 mod slots;
 mod webhook;
@@ -19,7 +20,7 @@ mod webhook;
 mod tests;
 
 /// All of them. `docs/doctor.md` has a section on each.
-pub(super) const ALL: [Check; 24] = [
+pub(super) const ALL: [Check; 28] = [
     Check { id: "daemon.answers", look: daemon::answers },
     Check { id: "daemon.folders", look: daemon::folders },
     Check { id: "broker.serves", look: broker::serves },
@@ -28,6 +29,10 @@ pub(super) const ALL: [Check; 24] = [
     Check { id: "kubelet.pods", look: kubelet::pods },
     Check { id: "kubelet.volumes", look: kubelet::volumes },
     Check { id: "kubelet.devices", look: kubelet::devices },
+    Check { id: "nri.connected", look: nri::connected },
+    Check { id: "nri.runtime", look: nri::able },
+    Check { id: "nri.validator", look: nri::validator },
+    Check { id: "nri.answers", look: nri::answers },
     Check { id: "slots.left", look: slots::left },
     Check { id: "slots.served", look: slots::served },
     Check { id: "policy.file", look: policy::file },

@@ -18,9 +18,9 @@ use tracing::error;
 
 use self::broker::Broker;
 use super::events::Refused;
-use super::kubelet;
 use super::policy::Seen as Policy;
 use super::slots::Seen as Slot;
+use super::{kubelet, nri};
 use crate::config::Config;
 
 pub(super) mod broker;
@@ -41,6 +41,7 @@ pub(super) struct Views {
     pub(super) most_slots: usize,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) kubelet: Option<kubelet::Views>,
+    pub(super) runtime: Option<nri::Views>,
     /// What became of events; `None`: there is no API server.
     pub(super) events: Option<watch::Receiver<Option<Refused>>>,
 }
@@ -53,6 +54,7 @@ impl Views {
             daemon: Some(self.daemon.clone()),
             broker: Some(words::broker(&self.broker.borrow(), serving)),
             kubelet: self.kubelet.as_ref().map(words::kubelet),
+            runtime: self.runtime.as_ref().map(words::runtime),
             slots: Some(words::slots(&self.slots.borrow(), self.most_slots, SystemTime::now())),
             policy: Some(words::policy(&self.policy.borrow())),
             gpus: Some(Gpus { loaded: Some(self.driver.borrow().clone()), ..self.gpus.clone() }),

@@ -124,8 +124,10 @@ impl Kubelet {
         policies: watch::Receiver<Arc<Policy>>,
         events: Events,
         cgroup_root: Root,
-    ) {
-        let inputs = nri::Inputs { settings, plans: self.plans.clone(), policies, events, cgroup_root };
+    ) -> nri::Views {
+        let seen = nri::Seen::default();
+        let views = seen.views(&settings);
+        let inputs = nri::Inputs { settings, plans: self.plans.clone(), policies, events, cgroup_root, seen };
         let mut stopped = self.stop.subscribe();
         self.tasks.spawn(async move {
             tokio::select! {
@@ -134,6 +136,7 @@ impl Kubelet {
                 ended = nri::run(inputs) => ended.context("answer the container runtime"),
             }
         });
+        views
     }
 
     /// Comes back when one of its parts has ended before it was to.

@@ -11,6 +11,7 @@
 //! | what a container's process got | [`look`] |
 //! | what was there already | [`found`] |
 //! | what a device node is | [`device`] |
+//! | what is told of all this | [`seen`] |
 
 use std::io;
 use std::sync::Arc;
@@ -29,9 +30,12 @@ mod device;
 mod found;
 mod handler;
 mod look;
+mod seen;
 
 use found::Found;
 use handler::Answers;
+use seen::Counts;
+pub(super) use seen::Views;
 
 /// What it takes.
 #[derive(Debug, Clone)]
@@ -41,6 +45,22 @@ pub(super) struct Inputs {
     pub(super) policies: watch::Receiver<Arc<Policy>>,
     pub(super) events: Events,
     pub(super) cgroup_root: Root,
+    pub(super) seen: Seen,
+}
+
+/// Where it tells how it is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    state: watch::Sender<State>,
+    counts: watch::Sender<Counts>,
+}
+
+impl Seen {
+    /// For the node's status.
+    pub(super) fn views(&self, settings: &Settings) -> Views {
+        let socket = settings.socket().to_owned();
+        Views { socket, state: self.state.subscribe(), counts: self.counts.subscribe() }
+    }
 }
 
 /// The thread. It ends, and is waited for, when this is dropped; it answers in milliseconds.
@@ -88,18 +108,18 @@ pub(super) async fn run(inputs: Inputs) -> io::Result<()> {
 
 /// Serves while the policy says so.
 async fn answer(inputs: Inputs) {
-    let Inputs { settings, plans, mut policies, events, cgroup_root } = inputs;
+    let Inputs { settings, plans, mut policies, events, cgroup_root, seen } = inputs;
+    let Seen { state, counts } = seen;
     let (tell, found) = mpsc::channel(limits::FOUND_LISTS);
-    let state = watch::Sender::new(State::default());
     let served = async {
         loop {
             grants(&mut policies, true).await;
-            let handler = Answers::new(plans.clone(), events.clone(), tell.clone());
+            let handler = Answers::new(plans.clone(), events.clone(), tell.clone(), counts.clone());
             serve(settings.clone(), handler, state.clone(), grants(&mut policies, false)).await;
             state.send_replace(State::default());
         }
     };
-    tokio::select! { () = served => {}, () = see_to(found, &cgroup_root, &events) => {} }
+    tokio::select! { () = served => {}, () = see_to(found, &cgroup_root, &events, &counts) => {} }
 }
 
 /// Waits until the policy grants anybody what this is for, or nobody any more.
@@ -111,10 +131,17 @@ async fn grants(policies: &mut watch::Receiver<Arc<Policy>>, anybody: bool) {
 }
 
 /// Sees to containers that were there, one at a time: the runtime is answered between.
-async fn see_to(mut lists: mpsc::Receiver<Vec<Found>>, root: &Root, events: &Events) {
+async fn see_to(
+    mut lists: mpsc::Receiver<Vec<Found>>,
+    root: &Root,
+    events: &Events,
+    counts: &watch::Sender<Counts>,
+) {
     while let Some(list) = lists.recv().await {
         for found in list {
-            found.see_to(root, events);
+            if found.see_to(root, events) {
+                counts.send_modify(|counts| counts.killed += 1);
+            }
             tokio::task::yield_now().await;
         }
     }

@@ -19,6 +19,7 @@ use crate::doctor::{Check, Seen, Verdict};
 
 mod kernel_and_gpus;
 mod objects;
+mod runtime;
 
 const PAGE: &str = include_str!("../../../../docs/doctor.md");
 
@@ -69,6 +70,7 @@ fn status() -> StatusResponse {
             held: kernel::Held::Fully.into(),
         }),
         events: Some(Events::default()),
+        runtime: Some(runtime::serving()),
     }
 }
 

@@ -1,13 +1,14 @@
 //! What changes, as messages.
 
 use std::collections::BTreeMap;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpu_handoff_admin::proto;
 use gpu_handoff_admin::proto::kubelet::Registration;
-use gpu_handoff_admin::proto::{pods, policy};
+use gpu_handoff_admin::proto::{pods, policy, runtime};
 use gpu_handoff_kubelet::pods::Source;
 use gpu_handoff_kubelet::registration::State;
+use gpu_handoff_nri::{Link, Runtime};
 use gpu_handoff_protocol::SlotId;
 
 use super::broker::Broker;
@@ -16,7 +17,7 @@ use crate::node::events::Refused;
 use crate::node::membership::Seen as Membership;
 use crate::node::policy::{Origin, Seen as Policy};
 use crate::node::slots::Seen as Slot;
-use crate::node::{kubelet, membership};
+use crate::node::{kubelet, membership, nri};
 
 /// A moment, in milliseconds since 1970.
 pub(super) fn ms(at: SystemTime) -> u64 {
@@ -86,6 +87,40 @@ pub(super) fn events(refused: Option<&Refused>) -> proto::Events {
     proto::Events {
         refusal: refused.map(|refused| refused.why.clone()),
         refusal_since_ms: refused.map_or(0, |refused| ms(refused.since)),
+    }
+}
+
+pub(super) fn runtime(views: &nri::Views) -> proto::Runtime {
+    let (state, counts) = (views.state.borrow().clone(), *views.counts.borrow());
+    let (link, away, runtime) = match state.link {
+        Link::Idle => (runtime::Link::Off, String::new(), None),
+        Link::Away { why } => (runtime::Link::Away, why, None),
+        Link::Registering => (runtime::Link::Registering, String::new(), None),
+        Link::Synchronizing(runtime) => (runtime::Link::Synchronizing, String::new(), Some(runtime)),
+        Link::Serving(runtime) => (runtime::Link::Serving, String::new(), Some(runtime)),
+    };
+    let can = runtime.as_ref().map(Runtime::can);
+    let Runtime { name, version, nri } = runtime.unwrap_or_default();
+    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    proto::Runtime {
+        socket: views.socket.display().to_string(),
+        link: link.into(),
+        since_ms: state.since.map(ms).unwrap_or_default(),
+        away,
+        name,
+        version,
+        nri,
+        namespaces: can.is_some_and(|can| can.namespaces),
+        validates: can.is_some_and(|can| can.validates),
+        default_validator: counts.default_validator,
+        connections: state.connections,
+        left_out: state.left_out,
+        answers: state.times.answers(),
+        p99_us: state.times.p99().map(us),
+        longest_us: us(state.times.longest()),
+        adjusted: counts.adjusted,
+        refused: counts.refused,
+        killed: counts.killed,
     }
 }
 

@@ -46,20 +46,23 @@ impl Found {
     }
 
     /// Looks at its first process, and kills that where it lacks what it is to have: the kubelet makes it anew.
-    pub(super) fn see_to(&self, root: &Root, events: &Events) {
+    /// Whether it was.
+    pub(super) fn see_to(&self, root: &Root, events: &Events) -> bool {
         let Self { plan, name, pid, .. } = self;
         let containers = BTreeSet::from([self.id.clone()]);
         let is_its_own = |started| is_named_in(*pid, started, &plan.uid, &containers, root);
-        match self.look_and_kill(is_its_own) {
+        let seen = self.look_and_kill(is_its_own);
+        match &seen {
             Seen::Well => {}
             Seen::Killed(refusal) => {
                 warn!(pod = %plan.pod, container = name, pid, %refusal, "killed: it was made while the node daemon was away");
-                events.tell(Notice::refused(about(plan), &refusal));
+                events.tell(Notice::refused(about(plan), refusal));
             }
             Seen::Unknown(why) => {
                 warn!(pod = %plan.pod, container = name, pid, why, "what a container got cannot be looked at");
             }
         }
+        matches!(seen, Seen::Killed(_))
     }
 
     /// `is_its_own`: whether the process that started then is in this container.

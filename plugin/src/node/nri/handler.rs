@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use gpu_handoff_inject::{Ipc, Shm};
 use gpu_handoff_nri::view::{Mount, Stage};
 use gpu_handoff_nri::{Adjustment, Container, Events as Wanted, Handler, Pod, Runtime, Validation};
 use gpu_handoff_protocol::{Code, PodUid, Refusal};
@@ -16,6 +17,7 @@ use tracing::{debug, info, warn};
 use super::device::{Node, node_at};
 use super::found::{Found, about};
 use super::look::{self, Expected};
+use super::seen::Counts;
 use crate::node::events::{Events, Kind, Notice};
 use crate::node::parts::plan::Grant;
 use crate::node::parts::{Plan, Plans};
@@ -34,6 +36,7 @@ pub(super) struct Answers {
     events: Events,
     /// Whom it tells of containers that are there already.
     found: mpsc::Sender<Vec<Found>>,
+    counts: watch::Sender<Counts>,
     runtime: Runtime,
 }
 
@@ -42,8 +45,15 @@ impl Answers {
         plans: watch::Receiver<Arc<Plans>>,
         events: Events,
         found: mpsc::Sender<Vec<Found>>,
+        counts: watch::Sender<Counts>,
     ) -> Self {
-        Self { plans, events, found, runtime: Runtime::default() }
+        Self { plans, events, found, counts, runtime: Runtime::default() }
+    }
+
+    /// A "no", in the words that its pod's owner reads.
+    fn refuse(&self, refusal: &Refusal) -> String {
+        self.counts.send_modify(|counts| counts.refused += 1);
+        refusal.to_string()
     }
 
     /// The plan of a pod that is a member.
@@ -54,7 +64,7 @@ impl Answers {
 
     /// What the pod was granted and does not get, for its owner to read.
     fn tell_of_what_is_missing(&self, plan: &Plan, pod: &Pod, container: &Container) {
-        if plan.shm.is_some() && shm_of(plan, pod, container) == Shm::Pods {
+        if plan.shm.is_some() && shm_of(plan, pod, container) == AtShm::Pods {
             let note = format!(
                 "container {} has a volume of its own at {SHM}, which stays: it does not share that of group {}",
                 container.name, plan.group
@@ -111,17 +121,21 @@ impl Handler for Answers {
 
     fn create(&mut self, pod: &Pod, container: &Container) -> Result<Adjustment, String> {
         let Some(plan) = self.plan_of(pod) else { return Ok(Adjustment::default()) };
-        if let Some(refusal) = &plan.refused {
-            return Err(refusal.to_string());
-        }
+        let namespaces = self.runtime.can().namespaces;
+        let made = is_complete(&plan, namespaces)
+            .and_then(|()| adjustment(&plan, pod, container, namespaces, node_at))
+            .map_err(|refusal| self.refuse(&refusal))?;
         self.tell_of_what_is_missing(&plan, pod, container);
-        adjustment(&plan, pod, container, self.runtime.can().namespaces, node_at)
-            .map_err(|refusal| refusal.to_string())
+        self.counts.send_modify(|counts| counts.adjusted += u64::from(!made.is_nothing()));
+        Ok(made)
     }
 
     fn validate(&mut self, whole: &Validation) -> Result<(), String> {
+        let is_on = Some(whole.default_validator());
+        self.counts
+            .send_if_modified(|counts| std::mem::replace(&mut counts.default_validator, is_on) != is_on);
         let Some(plan) = self.plan_of(&whole.pod) else { return Ok(()) };
-        has_all(&plan, whole, self.runtime.can().namespaces).map_err(|refusal| refusal.to_string())
+        has_all(&plan, whole, self.runtime.can().namespaces).map_err(|refusal| self.refuse(&refusal))
     }
 
     fn start(&mut self, pod: &Pod, container: &Container) -> Result<(), String> {
@@ -138,14 +152,28 @@ impl Handler for Answers {
         debug!(pod = %plan.pod, container = container.name, pid, user = got.user, "a member's container starts");
         expected.check(&got).map_err(|refusal| {
             warn!(pod = %plan.pod, container = container.name, pid, %refusal, "a container is not let start");
-            refusal.to_string()
+            self.refuse(&refusal)
         })
+    }
+}
+
+/// Whether a container of the pod may be made: what it was granted is there. One that was made without it would look well.
+fn is_complete(plan: &Plan, namespaces: bool) -> Result<(), Refusal> {
+    if let Some(refusal) = &plan.refused {
+        return Err(refusal.clone());
+    }
+    let missing =
+        |what: &str| Err(Refusal::new(Code::NotAdjusted).compared_with(what, "made", "not there yet"));
+    match (plan.parts.shm, plan.parts.ipc) {
+        (Shm::Group, _) if plan.shm.is_none() => missing("/dev/shm of the group"),
+        (_, Ipc::Group) if namespaces && plan.ipc.is_none() => missing("IPC namespace of the group"),
+        _ => Ok(()),
     }
 }
 
 /// What is at a container's `/dev/shm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shm {
+enum AtShm {
     /// The pod's sandbox's, or nothing.
     Runtimes,
     /// The group's.
@@ -154,24 +182,24 @@ enum Shm {
     Pods,
 }
 
-fn shm_of(plan: &Plan, pod: &Pod, container: &Container) -> Shm {
+fn shm_of(plan: &Plan, pod: &Pod, container: &Container) -> AtShm {
     // The last one covers the others.
     let Some(mount) = container.mounts.iter().rfind(|mount| Path::new(&mount.destination) == Path::new(SHM))
     else {
-        return Shm::Runtimes;
+        return AtShm::Runtimes;
     };
     let source = Path::new(&mount.source);
     if plan.shm.as_ref().is_some_and(|place| place.path == source) {
-        return Shm::Groups;
+        return AtShm::Groups;
     }
     let is_sandbox =
         |part: std::path::Component<'_>| !pod.id.is_empty() && part.as_os_str() == pod.id.as_str();
-    if source.ends_with("shm") && source.components().any(is_sandbox) { Shm::Runtimes } else { Shm::Pods }
+    if source.ends_with("shm") && source.components().any(is_sandbox) { AtShm::Runtimes } else { AtShm::Pods }
 }
 
 /// What its process is to have.
 fn expected(plan: &Plan, pod: &Pod, container: &Container, namespaces: bool) -> Expected {
-    let shm = plan.shm.as_ref().filter(|_| shm_of(plan, pod, container) != Shm::Pods);
+    let shm = plan.shm.as_ref().filter(|_| shm_of(plan, pod, container) != AtShm::Pods);
     let ipc = plan.ipc.as_ref().filter(|_| namespaces);
     Expected { ipc: ipc.map(|pin| pin.inode), shm: shm.map(|place| place.device) }
 }
@@ -186,7 +214,7 @@ fn adjustment(
 ) -> Result<Adjustment, Refusal> {
     let mut adjustment = Adjustment::default();
     if let Some(place) = &plan.shm
-        && shm_of(plan, pod, container) != Shm::Pods
+        && shm_of(plan, pod, container) != AtShm::Pods
     {
         adjustment = adjustment.mount(bind(text(&place.path)?, SHM));
     }
@@ -219,7 +247,7 @@ fn has_all(plan: &Plan, whole: &Validation, namespaces: bool) -> Result<(), Refu
     let missing = |what: &str, wanted: &Path, found: &str| {
         Err(Refusal::new(Code::NotAdjusted).compared_with(what, wanted.display(), found))
     };
-    if let Some(place) = plan.shm.as_ref().filter(|_| shm_of(plan, pod, container) == Shm::Runtimes) {
+    if let Some(place) = plan.shm.as_ref().filter(|_| shm_of(plan, pod, container) == AtShm::Runtimes) {
         let at_shm = |mount: &&Mount| Path::new(&mount.destination) == Path::new(SHM);
         let found = whole.mounts.iter().rfind(at_shm).map_or("the runtime's", |mount| mount.source.as_str());
         if Path::new(found) != place.path {

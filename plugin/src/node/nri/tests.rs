@@ -41,6 +41,7 @@ fn node(plans: impl IntoIterator<Item = Plan>, policy: Arc<Policy>) -> Node {
         policies: policies.subscribe(),
         events,
         cgroup_root: Root::default(),
+        seen: Seen::default(),
     };
     Node { planner, policies, told, task: tokio::spawn(run(inputs)), listener, _folder: folder }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::membership::testing::{UID, volume};
-use crate::node::parts::Planner;
 use crate::node::parts::plan::{Pin, Place};
+use crate::node::parts::{Parts, Planner};
 
 const SANDBOX: &str = "d4f7ee74c38b5a2adc7da0dc2f718e79214f07c1ba64c7337ab63f0c0e5a8867";
 
@@ -141,10 +141,10 @@ fn a_volume_of_the_pods_own_at_dev_shm_stays() {
         "bind",
         &format!("/run/containers/storage/overlay-containers/{SANDBOX}/userdata/shm"),
     );
-    assert_eq!(shm_of(&whole_plan(), &pod(), &container(&[crio], &[])), Shm::Runtimes);
+    assert_eq!(shm_of(&whole_plan(), &pod(), &container(&[crio], &[])), AtShm::Runtimes);
     // Without a sandbox's id nobody can tell whose it is.
     let nameless = Pod { id: String::new(), ..pod() };
-    assert_eq!(shm_of(&whole_plan(), &nameless, &container(&[runtimes()], &[])), Shm::Pods);
+    assert_eq!(shm_of(&whole_plan(), &nameless, &container(&[runtimes()], &[])), AtShm::Pods);
 }
 
 struct Asked {
@@ -158,7 +158,7 @@ fn asked(plans: impl IntoIterator<Item = Plan>, nri: &str) -> Asked {
     let planner = Planner::new(plans);
     let (events, told) = Events::for_test();
     let (tell, found) = mpsc::channel(1);
-    let mut answers = Answers::new(planner.subscribe(), events, tell);
+    let mut answers = Answers::new(planner.subscribe(), events, tell, watch::Sender::default());
     answers.configured(&Runtime { name: "containerd".into(), version: "v2".into(), nri: nri.into() });
     Asked { answers, planner, told, found }
 }
@@ -191,6 +191,29 @@ fn a_plan_counts_as_it_is_when_it_is_asked_for() {
     assert!(!asked.answers.create(&pod(), &container).unwrap().is_nothing());
     asked.planner.remove(&plan.uid, &plan.slot);
     assert!(asked.answers.create(&pod(), &container).unwrap().is_nothing());
+}
+
+#[test]
+fn nothing_is_made_before_what_the_pod_was_granted_is_there() {
+    let container = container(&[runtimes()], &[]);
+    let create = |plan: Plan, nri| asked([plan], nri).answers.create(&pod(), &container);
+    let granted = |shm, ipc| Plan {
+        parts: Parts { shm, ipc, ..Parts::default() },
+        devices: BTreeMap::new(),
+        ..whole_plan()
+    };
+    assert!(create(granted(Shm::Group, Ipc::Group), "v0.12.3").is_ok());
+    let without_shm = Plan { shm: None, ..granted(Shm::Group, Ipc::None) };
+    let refused = create(without_shm, "v0.12.3").unwrap_err();
+    assert!(
+        refused.starts_with("refused: NOT_ADJUSTED (/dev/shm of the group: wanted made, found not there"),
+        "{refused}"
+    );
+    let without_ipc = Plan { ipc: None, ..granted(Shm::Group, Ipc::Group) };
+    assert!(create(without_ipc.clone(), "v0.12.3").unwrap_err().contains("IPC namespace of the group"));
+    // A runtime that cannot do it anyway.
+    assert!(create(without_ipc, "v0.8.0").is_ok());
+    assert!(create(Plan { shm: None, ipc: None, ..granted(Shm::None, Ipc::None) }, "v0.12.3").is_ok());
 }
 
 #[test]
@@ -309,8 +332,8 @@ proptest! {
         let after = applied(&container, &made);
         let had = shm_of(&plan, &pod(), &container);
         let has = shm_of(&plan, &pod(), &after);
-        prop_assert_eq!(has, if had == Shm::Runtimes && plan.shm.is_some() { Shm::Groups } else { had });
-        prop_assert_eq!(expected(&plan, &pod(), &after, namespaces).shm.is_some(), plan.shm.is_some() && has != Shm::Pods);
+        prop_assert_eq!(has, if had == AtShm::Runtimes && plan.shm.is_some() { AtShm::Groups } else { had });
+        prop_assert_eq!(expected(&plan, &pod(), &after, namespaces).shm.is_some(), plan.shm.is_some() && has != AtShm::Pods);
         for variable in &container.env {
             prop_assert!(after.env.contains(variable), "{:?} is gone", variable);
         }
@@ -322,7 +345,7 @@ proptest! {
             let without = Validation { mounts: vec![], namespaces: vec![], ..whole };
             let refused = has_all(&plan, &without, namespaces);
             // What already lies at the group's place is what is wanted there.
-            prop_assert!(refused.is_err() || (had == Shm::Groups && plan.ipc.is_none()) || !namespaces, "{:?}", without);
+            prop_assert!(refused.is_err() || (had == AtShm::Groups && plan.ipc.is_none()) || !namespaces, "{:?}", without);
         }
     }
 }
