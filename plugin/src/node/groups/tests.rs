@@ -133,13 +133,19 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     assert_eq!(enter(2).await.unwrap(), shared);
     let (mut one, mut two) = (Process::of(1, &shared), Process::of(2, &shared));
     // Files of both; one that is open in the other, one that is mapped there and one that has another name by it; a folder.
-    for name in ["left", "open", "mapped", "linked", "with\\nline"] {
+    for name in ["left", "open", "mapped", "linked", "with\\nline", "moved", "moved-over"] {
         one.say(&format!("open('{name}', 'w').write('x' * 4096)"));
     }
     one.say("[os.mkdir('folder'), open('folder/left', 'w'), os.mkfifo('fifo')]");
     two.say("open('own', 'w')");
     two.say("globals().update(f=open('open'), m=(lambda f: mmap.mmap(f.fileno(), 4096, prot=mmap.PROT_READ))(open('mapped')))");
-    two.say("os.link('linked', 'other-name')");
+    one.say("__import__('socket').socket(1).bind('socket')");
+    one.say("open('full', 'w').write('x' * 4096)");
+    // It has the name of one's file, and another name of it.
+    two.say("[os.link('linked', 'other-name'), os.rename('moved', 'moved-by-two')]");
+    two.say("[open('own-moved', 'w'), os.rename('own-moved', 'moved-over')]");
+    // With which the file system is full.
+    two.say("[open('own', 'w').write('x'), exec('''try:\\n while 1: open(\"full\", \"ab\", 0).write(b\"x\" * 65536)\\nexcept OSError: pass''')]");
     // A process that has begun since the last look may have had its number from another.
     looked();
     let segment = |process: &mut Process| process.say("c.shmget(0, 4096, 0o666)").parse::<i32>().unwrap();
@@ -152,7 +158,10 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     looked();
     one.end();
     groups.leave(group("g"), pod(1)).await;
-    wait(&set(&["folder", "linked", "mapped", "open", "other-name", "own"]), || names(&shared));
+    wait(
+        &set(&["folder", "linked", "mapped", "moved-by-two", "moved-over", "open", "other-name", "own"]),
+        || names(&shared),
+    );
     let of = |ids: &[i32]| ids.iter().map(|id| (sysv::Kind::Segment, *id)).collect::<BTreeSet<_>>();
     let there = || things(&shared).into_iter().collect::<BTreeSet<_>>();
     wait(&of(&[attached, own]), there);
@@ -160,7 +169,7 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     assert!(!of(&[lefts]).is_subset(&there()));
     // When it is not held any more, it goes too.
     two.say("globals().update(f=None, m=None)");
-    wait(&set(&["folder", "linked", "other-name", "own"]), || names(&shared));
+    wait(&set(&["folder", "linked", "moved-by-two", "moved-over", "other-name", "own"]), || names(&shared));
     assert_eq!(there(), of(&[attached, own]));
     two.end();
     wait(&of(&[own]), there);
@@ -206,6 +215,36 @@ async fn what_nobody_can_name_the_maker_of_goes_with_the_last_who_may_have_made_
     assert!(!queues.contains(&things(&shared)[0]));
     groups.leave(group("g"), pod(2)).await;
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn who_is_still_there_when_a_group_ends_keeps_nothing_of_the_next() {
+    if !apart("node::groups::tests::who_is_still_there_when_a_group_ends_keeps_nothing_of_the_next") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let groups = begin(place.path(), vec![]);
+    let enter = || groups.enter(policy(), (group("g"), pod(1), EVERYTHING));
+    let shared = enter().await.unwrap();
+    // A container that starts or has not ended, and another mount namespace with all of it.
+    let mut late = Process::of(1, &shared);
+    late.say("[open('late', 'w'), c.shmget(0, 4096, 0o666)]");
+    let mut elsewhere =
+        Command::new("unshare").args(["--mount", "--propagation", "private", "sleep", "60"]).spawn().unwrap();
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    let path = format!("/proc/{}/ns/mnt", elsewhere.id());
+    wait(&true, || std::fs::read_link(&path).is_ok_and(|other| other != own));
+    groups.leave(group("g"), pod(1)).await;
+    assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
+    let next = enter().await.unwrap();
+    assert_ne!(next.shm.as_ref().unwrap().number, shared.shm.unwrap().number);
+    assert_ne!(next.ipc.as_ref().unwrap().number, shared.ipc.unwrap().number);
+    assert_eq!((names(&next), things(&next)), (set(&[]), vec![]));
+    assert_eq!(late.say("os.listdir('.')"), "['late']");
+    late.end();
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    groups.leave(group("g"), pod(1)).await;
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ pub(super) struct Tracked {
     key: GroupKey,
     here: BTreeSet<PodUid>,
     files: Option<Files>,
+    /// A file system that cannot be watched: that was said.
+    unseen: Option<u64>,
     things: Option<Things>,
     /// Members that are gone, and when what they left is swept.
     leaving: BTreeMap<PodUid, Instant>,
@@ -56,7 +58,7 @@ struct Sweep {
 impl Tracked {
     pub(super) fn new(key: GroupKey) -> Self {
         let (here, leaving) = (BTreeSet::new(), BTreeMap::new());
-        Self { key, here, files: None, things: None, leaving, sweep: None, again: None }
+        Self { key, here, files: None, unseen: None, things: None, leaving, sweep: None, again: None }
     }
 
     /// What the group shares, and who is here: before a new member is told of it.
@@ -74,7 +76,11 @@ impl Tracked {
         self.here = members;
         let is_same = |files: &Files, thing: &Thing| files.device == thing.number;
         if !matches!((&self.files, &shared.shm), (Some(files), Some(thing)) if is_same(files, thing)) {
-            self.files = shared.shm.as_ref().and_then(|thing| self.watch(thing));
+            self.files = None;
+            if let Some(thing) = shared.shm.as_ref().filter(|thing| self.unseen != Some(thing.number)) {
+                self.files = self.watch(thing);
+                self.unseen = self.files.is_none().then_some(thing.number);
+            }
         }
         if self.things.as_ref().map(Things::number) != shared.ipc.as_ref().map(|thing| thing.number) {
             self.things = shared.ipc.as_ref().map(|thing| Things::new(thing, &self.here));
