@@ -330,6 +330,8 @@ pub const SHARING_GROUPS: usize = 1_024;
 pub const LEDGER_THINGS: usize = 65_536;
 /// What is told of files that is taken in at a time of one group.
 pub const LEDGER_EVENTS: usize = 4_096;
+/// How many times that is taken in before a new member comes, who has made none of it.
+pub const LEDGER_CATCH_UP: usize = 8;
 /// Segments, queues and semaphore sets of one group that are looked at, of each kind.
 pub const SYSV_THINGS: usize = 32_768;
 /// How often it is looked which there are.

@@ -63,13 +63,12 @@ impl Keeper {
 
     /// Until nobody asks any more.
     pub(super) fn run(mut self) {
-        self.track(Instant::now());
+        self.track();
         loop {
-            let now = Instant::now();
             match self.asked.try_recv() {
-                Ok(ask) => self.answer(ask, now),
+                Ok(ask) => self.answer(ask),
                 Err(TryRecvError::Empty) => {
-                    self.turn(now);
+                    self.turn(Instant::now());
                     self.wait();
                 }
                 Err(TryRecvError::Disconnected) => return,
@@ -77,13 +76,13 @@ impl Keeper {
         }
     }
 
-    fn answer(&mut self, ask: Ask, now: Instant) {
+    fn answer(&mut self, ask: Ask) {
         match ask {
             Ask::Enter(policy, (group, member, wish), asker) => {
                 self.policy = policy;
                 let entered = self.shares.enter(&self.policy, &group, &member, wish);
                 // Before the member can make anything.
-                self.track(now);
+                self.track();
                 if wish.is_some() && std::mem::take(&mut self.is_hidden) {
                     warn!(
                         "the run directory is on no shared mount: container runtimes outside do not see what groups share there"
@@ -93,7 +92,7 @@ impl Keeper {
             }
             Ask::Leave(group, member, asker) => {
                 self.shares.leave(&group, &member);
-                self.track(now);
+                self.track();
                 let _ = asker.send(());
             }
             Ask::Shared(group, wish, asker) => {
@@ -103,14 +102,14 @@ impl Keeper {
     }
 
     /// Looks after what is shared now, and after nothing else.
-    fn track(&mut self, now: Instant) {
+    fn track(&mut self) {
         let mut known = BTreeSet::new();
         for (key, shared, members) in self.shares.all() {
             let new = || Tracked::new(key.clone());
             self.tracked.entry(key.clone()).or_insert_with(new).is_now(
                 &shared,
                 members.cloned().collect(),
-                now,
+                &self.places,
             );
             known.insert(key.clone());
         }
@@ -129,7 +128,7 @@ impl Keeper {
                 let pause = pace::doubled(limits::UNDONE_PAUSE, tries, limits::UNDONE_LONGEST_PAUSE);
                 self.tidy = self.shares.is_untidy().then(|| (now + pause, tries.saturating_add(1)));
                 if self.shown() != before {
-                    self.track(now);
+                    self.track();
                     self.told.send_modify(|changes| *changes += 1);
                 }
             }

@@ -248,6 +248,45 @@ async fn who_is_still_there_when_a_group_ends_keeps_nothing_of_the_next() {
 }
 
 #[tokio::test]
+async fn more_files_than_are_remembered_keep_nobody_waiting_and_go_with_the_group() {
+    if !apart("node::groups::tests::more_files_than_are_remembered_keep_nobody_waiting_and_go_with_the_group")
+    {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let policy = Arc::new(Policy::read("version: gpu-handoff.io/v1\nshm: {node-share: 100%}\n").unwrap());
+    let groups = begin(place.path(), vec![]);
+    let large = Wish { size: Some(1 << 30), ..EVERYTHING };
+    let shared = groups.enter(Arc::clone(&policy), (group("g"), pod(1), large)).await.unwrap();
+    let mut one = Process::of(1, &shared);
+    let made = limits::LEDGER_THINGS + limits::LEDGER_THINGS / 2;
+    let begun = Instant::now();
+    one.say(&format!("len([os.close(os.open(str(n), os.O_CREAT)) for n in range({made})])"));
+    let (filled, asked) = (begun.elapsed(), Instant::now());
+    groups.enter(Arc::clone(&policy), (group("g"), pod(2), EVERYTHING)).await.unwrap();
+    let answered = asked.elapsed();
+    let mut two = Process::of(2, &shared);
+    two.say("open('own', 'w')");
+    one.end();
+    let left = Instant::now();
+    groups.leave(group("g"), pod(1)).await;
+    // Of what was told of while there was room, nothing is left.
+    let remaining = || names(&shared).len();
+    wait(&true, || remaining() < made);
+    let swept = left.elapsed();
+    assert!(names(&shared).contains("own"));
+    two.end();
+    let ended = Instant::now();
+    groups.leave(group("g"), pod(2)).await;
+    println!(
+        "{made} files: filled {filled:?}, answered after {answered:?}, swept {swept:?}, ended {:?}",
+        ended.elapsed()
+    );
+    assert!(answered < Duration::from_secs(5) && ended.elapsed() < Duration::from_secs(5));
+    assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
+}
+
+#[tokio::test]
 async fn another_life_of_the_daemon_goes_on_with_what_is_there() {
     if !apart("node::groups::tests::another_life_of_the_daemon_goes_on_with_what_is_there") {
         return;

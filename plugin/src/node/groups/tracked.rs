@@ -62,7 +62,11 @@ impl Tracked {
     }
 
     /// What the group shares, and who is here: before a new member is told of it.
-    pub(super) fn is_now(&mut self, shared: &Shared, members: BTreeSet<PodUid>, now: Instant) {
+    pub(super) fn is_now(&mut self, shared: &Shared, members: BTreeSet<PodUid>, places: &Places) {
+        let now = Instant::now();
+        if !members.is_subset(&self.here) {
+            self.hear_of_before(places);
+        }
         for member in members.difference(&self.here) {
             self.files.iter_mut().for_each(|files| files.ledger.enter(member.clone()));
             self.things.iter_mut().for_each(|things| things.ledger.enter(member.clone()));
@@ -85,6 +89,16 @@ impl Tracked {
         if self.things.as_ref().map(Things::number) != shared.ipc.as_ref().map(|thing| thing.number) {
             self.things = shared.ipc.as_ref().map(|thing| Things::new(thing, &self.here));
         }
+    }
+
+    /// Takes in what was made before somebody came, who cannot have made it.
+    fn hear_of_before(&mut self, places: &Places) {
+        for _ in 0..limits::LEDGER_CATCH_UP {
+            if self.hear(places) {
+                break;
+            }
+        }
+        self.things.iter_mut().for_each(|things| things.look_again(places));
     }
 
     /// Begins to hear of what is made in a `/dev/shm`; what is there already is of somebody who is here.
