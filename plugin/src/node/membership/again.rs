@@ -58,16 +58,19 @@ impl Membership {
         Ok(())
     }
 
-    /// Has the slot of a member that has joined again where its pod sees it; a slot that it does not see is none. What is there is
-    /// left as it is: where a mount was not finished, the kubelet has had no answer, and asks for it again.
+    /// Has the slot of a member that has joined again where its pod sees it; a slot that it does not see is none. A mount that an
+    /// earlier life of the daemon left half done is made whole. Its owner is told where another slot was there, which is the one that
+    /// its containers see: where none was, an end of the daemon came before the first mount or after the last.
     pub(super) async fn mount_again(&mut self, volume: &Volume) -> Result<Result<(), String>, Stopping> {
-        if is_mounted(&self.records, volume) {
-            info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
-            return Ok(Ok(()));
-        }
+        let is_replaced =
+            !is_mounted(&self.records, volume) && mounts::is_mounted(&volume.target).unwrap_or(false);
         if let Err(refusal) = self.mount(volume) {
             self.leave(volume.slot.clone()).await?;
             return Ok(Err(refusal.to_string()));
+        }
+        if !is_replaced {
+            info!(slot = %volume.slot, pod = %volume.pod, "the pod takes part again");
+            return Ok(Ok(()));
         }
         let note = "the pod's slot was made and mounted anew: each of its containers sees it, and takes part again, when it has been \
             restarted";

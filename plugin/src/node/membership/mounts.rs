@@ -37,7 +37,8 @@ fn make(target: &Path) -> io::Result<()> {
     }
 }
 
-fn is_mounted(target: &Path) -> io::Result<bool> {
+/// Whether anything is mounted there.
+pub(super) fn is_mounted(target: &Path) -> io::Result<bool> {
     let seen = rustix::fs::statx(CWD, target, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
     Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }

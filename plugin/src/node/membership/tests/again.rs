@@ -1,6 +1,19 @@
 //! Volumes that are on record when the daemon starts.
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::mount::mount_bind;
+
 use super::*;
+
+/// Whether this process may mount; where it may not, that is said.
+pub(super) fn may_mount() -> bool {
+    let may = rustix::process::geteuid().is_root();
+    if !may {
+        assert!(std::env::var_os("GPU_HANDOFF_TESTS").is_none_or(|t| t != "all"), "this takes root");
+        eprintln!("skipped: it takes root to mount");
+    }
+    may
+}
 
 impl Ground {
     /// A volume as an earlier life of the daemon served it, on record, whose pod sees its slot here.
@@ -81,9 +94,8 @@ async fn a_slot_that_its_pod_cannot_be_given_at_the_start_is_left_out_as_one_tha
 
 #[tokio::test]
 async fn a_slot_that_was_made_anew_is_mounted_anew_at_the_start_and_its_owner_told() {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("GPU_HANDOFF_TESTS").is_none_or(|t| t != "all"), "this takes root");
-        return eprintln!("skipped: it takes root to mount");
+    if !may_mount() {
+        return;
     }
     let mut ground = ground();
     let volume = ground.on_record("csi-1", ground.run_dir.path().join("volume"));
@@ -100,4 +112,43 @@ async fn a_slot_that_was_made_anew_is_mounted_anew_at_the_start_and_its_owner_to
     mounts::unmount(&volume.target).unwrap();
     assert!(is_same);
     assert_eq!(ground.told(), ["SlotReplaced"]);
+}
+
+#[tokio::test]
+async fn a_mount_that_the_daemons_end_left_half_done_is_made_whole_at_the_start() {
+    if !may_mount() {
+        return;
+    }
+    let mut ground = ground();
+    let volume = ground.on_record("csi-1", ground.run_dir.path().join("volume"));
+    for folder in [&ground.folder("csi-1"), &volume.target] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    // It was bound, and not yet made one that is only read.
+    mount_bind(ground.folder("csi-1"), &volume.target).unwrap();
+    let asked = ground.start(vec![volume.clone()]).await;
+    let flags = statvfs(&volume.target).unwrap().f_flag;
+    mounts::unmount(&volume.target).unwrap();
+    assert!(asked.is_empty());
+    let wanted = StatVfsMountFlags::RDONLY
+        | StatVfsMountFlags::NOSUID
+        | StatVfsMountFlags::NODEV
+        | StatVfsMountFlags::NOEXEC;
+    assert!(flags.contains(wanted), "{flags:?}");
+    assert_eq!(ground.told(), [""; 0], "it is the slot that was there");
+}
+
+#[tokio::test]
+async fn a_slot_that_was_not_mounted_yet_or_any_more_is_none_that_was_replaced() {
+    if !may_mount() {
+        return;
+    }
+    let mut ground = ground();
+    let volume = ground.on_record("csi-1", ground.run_dir.path().join("volume"));
+    std::fs::create_dir_all(ground.folder("csi-1")).unwrap();
+    assert!(ground.start(vec![volume.clone()]).await.is_empty());
+    let is_same = mounts::is_same(&ground.folder("csi-1"), &volume.target).unwrap();
+    mounts::unmount(&volume.target).unwrap();
+    assert!(is_same);
+    assert_eq!(ground.told(), [""; 0]);
 }
