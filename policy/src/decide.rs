@@ -9,7 +9,7 @@ use gpu_handoff_protocol::{BufferFacts, Code, GroupKey, Kind, Lifetime, Namespac
 use crate::quota::within;
 use crate::{
     Asks, Devices, FailureRule, GrantedKind, GroupQuota, GroupTerms, Held, LegacyRule, NamespaceTerms,
-    OnFailure, Orphans, Party, Policy, Profile, Quota,
+    OnFailure, Orphans, Party, Policy, Profile, Quota, Unadjusted,
 };
 
 impl Policy {
@@ -310,6 +310,12 @@ impl Policy {
     #[must_use]
     pub fn orphans_of(&self, holders: &Namespace) -> Orphans {
         self.terms_of(holders).and_then(|own| own.orphans).unwrap_or(self.orphans)
+    }
+
+    /// What happens to a container of a pod of this namespace that was made without what the pod was granted.
+    #[must_use]
+    pub fn unadjusted_of(&self, pods: &Namespace) -> Unadjusted {
+        self.terms_of(pods).and_then(|own| own.unadjusted).unwrap_or(self.unadjusted)
     }
 
     fn terms_of(&self, namespace: &Namespace) -> Option<&NamespaceTerms> {

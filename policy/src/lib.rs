@@ -50,4 +50,6 @@ pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};
 pub use shm::{NodeMemory, Share, ShmTerms, ShmTermsChange};
 pub use terms::{GroupTerms, NamespaceTerms};
-pub use words::{Devices, FailureRule, GrantedKind, LegacyRule, OnFailure, Orphans, Profile, Version};
+pub use words::{
+    Devices, FailureRule, GrantedKind, LegacyRule, OnFailure, Orphans, Profile, Unadjusted, Version,
+};

@@ -7,7 +7,7 @@ use gpu_handoff_protocol::Namespace;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, Rule};
-use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile, Version};
+use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile, Unadjusted, Version};
 use crate::{GroupQuota, NamespaceTerms, Quota, ShmTerms, amount, bounded};
 
 /// The rules of one node: what holds for all, who may exchange with whom beyond their own group, and what namespaces have
@@ -38,6 +38,8 @@ pub struct Policy {
     pub retire_deadline: Duration,
     /// What happens to who still leases a buffer whose time is over.
     pub orphans: Orphans,
+    /// What happens to a container that was made without what its pod was granted.
+    pub unadjusted: Unadjusted,
     /// How large the `/dev/shm` of groups may be.
     pub shm: ShmTerms,
     /// What one pod may hold.
@@ -64,6 +66,7 @@ impl Default for Policy {
             pod_lifetime_bytes: 0,
             retire_deadline: Duration::from_secs(30),
             orphans: Orphans::default(),
+            unadjusted: Unadjusted::default(),
             shm: ShmTerms::default(),
             quota: Quota::default(),
             group_quota: GroupQuota::default(),

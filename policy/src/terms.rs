@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpu_handoff_protocol::GroupName;
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile};
+use crate::words::{Devices, FailureRule, GrantedKind, LegacyRule, Orphans, Profile, Unadjusted};
 use crate::{GroupQuotaChange, QuotaChange, ShmTermsChange, amount, bounded};
 
 /// What one namespace has of its own: that of its pods, and of its groups, whoever is in them.
@@ -41,6 +41,9 @@ pub struct NamespaceTerms {
     /// What happens to its pods where they lease a buffer whose time is over.
     #[serde(deserialize_with = "bounded::some", skip_serializing_if = "Option::is_none")]
     pub orphans: Option<Orphans>,
+    /// What happens to containers of its pods that were made without what these were granted.
+    #[serde(deserialize_with = "bounded::some", skip_serializing_if = "Option::is_none")]
+    pub unadjusted: Option<Unadjusted>,
     /// How large its groups' `/dev/shm` may be.
     #[serde(skip_serializing_if = "ShmTermsChange::is_empty")]
     pub shm: ShmTermsChange,

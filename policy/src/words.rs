@@ -111,6 +111,17 @@ words! {
     }
 }
 words! {
+    /// What happens to a container that was made without what its pod was granted beside its slot.
+    #[derive(Default)]
+    Unadjusted {
+        /// It does not start, or is killed: it is made anew.
+        #[default]
+        Kill = "kill",
+        /// It is told of.
+        Report = "report",
+    }
+}
+words! {
     /// What happens to who still leases a buffer whose time is over.
     #[derive(Default)]
     Orphans {

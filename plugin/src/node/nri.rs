@@ -32,7 +32,7 @@ mod handler;
 mod look;
 mod seen;
 
-use found::Found;
+use found::{Found, Killer};
 use handler::Answers;
 use seen::Counts;
 pub(super) use seen::Views;
@@ -110,16 +110,23 @@ pub(super) async fn run(inputs: Inputs) -> io::Result<()> {
 async fn answer(inputs: Inputs) {
     let Inputs { settings, plans, mut policies, events, cgroup_root, seen } = inputs;
     let Seen { state, counts } = seen;
+    let killer = Killer {
+        root: cgroup_root,
+        events: events.clone(),
+        policies: policies.clone(),
+        counts: counts.clone(),
+    };
     let (tell, found) = mpsc::channel(limits::FOUND_LISTS);
     let served = async {
         loop {
             grants(&mut policies, true).await;
-            let handler = Answers::new(plans.clone(), events.clone(), tell.clone(), counts.clone());
+            let handler =
+                Answers::new(plans.clone(), events.clone(), tell.clone(), policies.clone(), counts.clone());
             serve(settings.clone(), handler, state.clone(), grants(&mut policies, false)).await;
             state.send_replace(State::default());
         }
     };
-    tokio::select! { () = served => {}, () = see_to(found, &cgroup_root, &events, &counts) => {} }
+    tokio::select! { () = served => {}, () = see_to(found, &killer) => {} }
 }
 
 /// Waits until the policy grants anybody what this is for, or nobody any more.
@@ -131,17 +138,10 @@ async fn grants(policies: &mut watch::Receiver<Arc<Policy>>, anybody: bool) {
 }
 
 /// Sees to containers that were there, one at a time: the runtime is answered between.
-async fn see_to(
-    mut lists: mpsc::Receiver<Vec<Found>>,
-    root: &Root,
-    events: &Events,
-    counts: &watch::Sender<Counts>,
-) {
+async fn see_to(mut lists: mpsc::Receiver<Vec<Found>>, killer: &Killer) {
     while let Some(list) = lists.recv().await {
         for found in list {
-            if found.see_to(root, events) {
-                counts.send_modify(|counts| counts.killed += 1);
-            }
+            killer.see_to(&found);
             tokio::task::yield_now().await;
         }
     }

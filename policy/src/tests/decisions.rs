@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpu_handoff_protocol::{BufferFacts, Code, Kind, Lifetime, Refusal};
 
 use super::{Pod, facts, policy};
-use crate::{Asks, Devices, Held, OnFailure, Orphans, Policy, Profile, Quota, Usage};
+use crate::{Asks, Devices, Held, OnFailure, Orphans, Policy, Profile, Quota, Unadjusted, Usage};
 
 fn publish(policy: &Policy, pod: &str, held: &Held, kind: Kind) -> Result<(), Refusal> {
     policy.may_publish(&Pod::new(pod).party(), held, &facts(kind))
@@ -201,7 +201,7 @@ fn quotas_are_inclusive_and_of_the_pod_and_of_its_group() {
 fn namespaces_and_groups_say_only_what_is_otherwise() {
     let policy = policy(
         "quota: {buffers: 10, leases: 10}\ngroup-quota: {buffers: 100}\nretire-deadline: 5s\nnamespaces:\n  ml:\n    \
-         quota: {buffers: 20}\n    orphans: evict\n    retire-deadline: 1s\n    groups:\n      big: {quota: {leases: 30}, \
+         quota: {buffers: 20}\n    orphans: evict\n    unadjusted: report\n    retire-deadline: 1s\n    groups:\n      big: {quota: {leases: 30}, \
          group-quota: {buffers: 300}}\n",
     );
     let quota = |pod: &str| {
@@ -217,6 +217,10 @@ fn namespaces_and_groups_say_only_what_is_otherwise() {
     assert_eq!(quota("ml web/big"), (20, 10, 100));
     let (ml, web) = (Pod::new("ml g").namespace, Pod::new("web g").namespace);
     assert_eq!((policy.orphans_of(&ml), policy.orphans_of(&web)), (Orphans::Evict, Orphans::Report));
+    assert_eq!(
+        (policy.unadjusted_of(&ml), policy.unadjusted_of(&web)),
+        (Unadjusted::Report, Unadjusted::Kill)
+    );
     assert!(policy.evicts() && !Policy::default().evicts());
     let seconds = |namespace| policy.retire_deadline_of(namespace);
     assert_eq!((seconds(&ml), seconds(&web)), (Duration::from_secs(1), Duration::from_secs(5)));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use gpu_handoff_inject::{Ipc, Shm};
 use gpu_handoff_nri::view::{Mount, Stage};
 use gpu_handoff_nri::{Adjustment, Container, Events as Wanted, Handler, Pod, Runtime, Validation};
+use gpu_handoff_policy::{Policy, Unadjusted};
 use gpu_handoff_protocol::{Code, PodUid, Refusal};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
@@ -36,6 +37,7 @@ pub(super) struct Answers {
     events: Events,
     /// Whom it tells of containers that are there already.
     found: mpsc::Sender<Vec<Found>>,
+    policies: watch::Receiver<Arc<Policy>>,
     counts: watch::Sender<Counts>,
     runtime: Runtime,
 }
@@ -45,9 +47,10 @@ impl Answers {
         plans: watch::Receiver<Arc<Plans>>,
         events: Events,
         found: mpsc::Sender<Vec<Found>>,
+        policies: watch::Receiver<Arc<Policy>>,
         counts: watch::Sender<Counts>,
     ) -> Self {
-        Self { plans, events, found, counts, runtime: Runtime::default() }
+        Self { plans, events, found, policies, counts, runtime: Runtime::default() }
     }
 
     /// A "no", in the words that its pod's owner reads.
@@ -150,10 +153,17 @@ impl Handler for Answers {
             }
         };
         debug!(pod = %plan.pod, container = container.name, pid, user = got.user, "a member's container starts");
-        expected.check(&got).map_err(|refusal| {
-            warn!(pod = %plan.pod, container = container.name, pid, %refusal, "a container is not let start");
-            self.refuse(&refusal)
-        })
+        let Err(refusal) = expected.check(&got) else { return Ok(()) };
+        let rule = self.policies.borrow().unadjusted_of(&plan.pod.namespace);
+        let name = &container.name;
+        warn!(pod = %plan.pod, container = name, pid, %refusal, %rule, "it was made without what its pod was granted");
+        match rule {
+            Unadjusted::Kill => Err(self.refuse(&refusal)),
+            Unadjusted::Report => {
+                self.events.tell(Notice::refused(about(&plan), &refusal));
+                Ok(())
+            }
+        }
     }
 }
 

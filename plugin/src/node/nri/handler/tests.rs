@@ -150,6 +150,7 @@ fn a_volume_of_the_pods_own_at_dev_shm_stays() {
 struct Asked {
     answers: Answers,
     planner: Planner,
+    policies: watch::Sender<Arc<Policy>>,
     told: mpsc::Receiver<Notice>,
     found: mpsc::Receiver<Vec<Found>>,
 }
@@ -158,9 +159,11 @@ fn asked(plans: impl IntoIterator<Item = Plan>, nri: &str) -> Asked {
     let planner = Planner::new(plans);
     let (events, told) = Events::for_test();
     let (tell, found) = mpsc::channel(1);
-    let mut answers = Answers::new(planner.subscribe(), events, tell, watch::Sender::default());
+    let policies = watch::Sender::<Arc<Policy>>::default();
+    let mut answers =
+        Answers::new(planner.subscribe(), events, tell, policies.subscribe(), watch::Sender::default());
     answers.configured(&Runtime { name: "containerd".into(), version: "v2".into(), nri: nri.into() });
-    Asked { answers, planner, told, found }
+    Asked { answers, planner, policies, told, found }
 }
 
 #[test]
@@ -244,6 +247,12 @@ fn a_container_that_lacks_something_does_not_start() {
     assert!(refused.starts_with("refused: NOT_ADJUSTED (file system of /dev/shm"), "{refused}");
     let refused = start(plan(own.shm, own.ipc + 1), &started).unwrap_err();
     assert!(refused.starts_with("refused: NOT_ADJUSTED (IPC namespace"), "{refused}");
+    // Where the policy says so, it is only told of.
+    let mut lenient = asked([plan(own.shm + 1, own.ipc)], "v0.12.3");
+    let text = format!(r#"{{"namespaces": {{"{}": {{"unadjusted": "report"}}}}}}"#, pod().namespace);
+    lenient.policies.send_replace(Arc::new(serde_json::from_str(&text).unwrap()));
+    assert_eq!(lenient.answers.start(&pod(), &started), Ok(()));
+    assert_eq!(lenient.told.try_recv().unwrap().reason(), "NotAdjusted");
     // With an own volume there, the file system does not matter.
     started.mounts = vec![mount("/dev/shm", "tmpfs", "tmpfs")];
     assert_eq!(start(plan(own.shm + 1, own.ipc), &started), Ok(()));
