@@ -39,7 +39,8 @@ pub const IN_FLIGHT_PATIENCE: Duration = Duration::from_secs(1);
 pub const PACKET_OVERHEAD_BYTES: usize = 512;
 /// After what time it is looked whether there is room in flight again; doubled each time, up to [`IN_FLIGHT_PAUSE`].
 pub const IN_FLIGHT_FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How often it is looked in the end whether there is room in flight again, or what was sent on a connection that is over was read.
+/// How often it is looked in the end whether there is room in flight again, or what was sent on a connection that is over was
+/// read.
 pub const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(20);
 /// Lines that one member can have written to the log at once, of what it can cause without limit.
 pub const LOG_BURST: u32 = 256;
@@ -107,8 +108,8 @@ pub const MEMBERS_FILE_BYTES: u64 = 1 << 20;
 pub const REATTACH_TIME: Duration = Duration::from_secs(5);
 /// How much longer it may take where no sidecar has come to offer anything.
 pub const SIDECAR_PATIENCE: Duration = Duration::from_secs(5);
-/// How long one packet of a sidecar's offers, or of a process's claims, may take to be checked: a worker that starts first, and three inspections that
-/// hang.
+/// How long one packet of a sidecar's offers, or of a process's claims, may take to be checked: a worker that starts first,
+/// and three inspections that hang.
 pub const OFFER_TIME: Duration = Duration::from_secs(21);
 /// How long after the start of the broker a sidecar that goes on offering, or a process that goes on claiming, may have its
 /// member's past waited for, at most.
@@ -131,11 +132,11 @@ pub const DESCRIPTORS_FOR_SURE: u64 = 256;
 pub const LISTING_PAUSE: Duration = Duration::from_micros(10);
 /// How much of that wait it may put off: watches begin at once until then.
 pub const LISTINGS_AHEAD: Duration = Duration::from_secs(2);
-/// Buffers (of sets that never came whole, too) and leases that end, or that a sidecar is told to keep, under one taking of the registry's lock, where much does
-/// at once.
+/// Buffers (of sets that never came whole, too) and leases that end, or that a sidecar is told to keep, under one taking of
+/// the registry's lock, where much does at once.
 pub const ENDINGS_AT_A_TIME: usize = 1_024;
-/// Buffers, leases and what sessions wait for that are held against a new policy under one taking of the registry's lock, and what is
-/// said of those that end; of a watch all that one member has published at least.
+/// Buffers, leases and what sessions wait for that are held against a new policy under one taking of the registry's lock, and
+/// what is said of those that end; of a watch all that one member has published at least.
 pub const POLICY_STEPS: usize = 1_024;
 /// How often a thread gives its processor up between two of these while others wait for the lock.
 pub const PIECE_YIELDS: usize = 64;
@@ -180,8 +181,8 @@ pub const CLOSERS: usize = 64;
 pub const CLOSERS_OF_NAMESPACE: usize = 16;
 /// Slots of one namespace that are gone and stay open, with which it gets no further one. All that stay open count as taken.
 pub const UNCLOSED_OF_NAMESPACE: usize = 64;
-/// Slots that are gone, which wait in the broker for a thread that closes them: as many as may leave at once. With one more the broker
-/// ends, which closes all of them, and another one takes over. In the node they are slots that are taken.
+/// Slots that are gone, which wait in the broker for a thread that closes them: as many as may leave at once. With one more
+/// the broker ends, which closes all of them, and another one takes over. In the node they are slots that are taken.
 pub const UNCLOSED: usize = MEMBERS;
 /// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
 pub const NODE_WORDS: usize = 128;
@@ -225,7 +226,8 @@ pub const MEMBERS: usize = 1024;
 pub const NODE_NEWS: usize = 64;
 /// How long a process waits for its container to be named by its pod's status.
 pub const CONTAINER_NEWS_TIME: Duration = Duration::from_secs(10);
-/// How long who still leases a buffer whose time is over is left alone after it was evicted or killed in vain; doubled each time.
+/// How long who still leases a buffer whose time is over is left alone after it was evicted or killed in vain; doubled each
+/// time.
 pub const OVERSTAY_PAUSE: Duration = Duration::from_secs(5);
 /// The longest that it is.
 pub const OVERSTAY_LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -241,13 +243,13 @@ pub const CGROUP_BYTES: u64 = 64 << 10;
 pub const MOUNTS_BYTES: u64 = 4 << 20;
 /// Lists of containers that were there when the runtime was connected to, which may wait to be looked at.
 pub const FOUND_LISTS: usize = 4;
-/// How long a volume waits for its pod to be told of, before the kubelet hears why it is not: less than the kubelet's service waits for
-/// an answer.
+/// How long a volume waits for its pod to be told of, before the kubelet hears why it is not: less than the kubelet's service
+/// waits for an answer.
 pub const POD_NEWS_TIME: Duration = Duration::from_secs(20);
 /// Volumes that wait for their pods to be told of; one more is answered at once.
 pub const WAITING_VOLUMES: usize = 64;
-/// Volumes whose slot cannot be made again after a restart, or whose mount cannot be taken down, that are tried again; more are left
-/// for the daemon's next start.
+/// Volumes whose slot cannot be made again after a restart, or whose mount cannot be taken down, that are tried again; more
+/// are left for the daemon's next start.
 pub const UNDONE_VOLUMES: usize = MEMBERS;
 /// After how long; doubled each time.
 pub const UNDONE_PAUSE: Duration = Duration::from_secs(5);
@@ -291,7 +293,8 @@ pub const EVENT_WRITES: usize = 4;
 pub const EVENT_PAUSE: Duration = Duration::from_millis(500);
 /// The longest that it waits.
 pub const EVENT_LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often in a row an event may be forbidden before that is believed: an API server that has just started knows nobody's rights yet.
+/// How often in a row an event may be forbidden before that is believed: an API server that has just started knows nobody's
+/// rights yet.
 pub const EVENT_TIMES_FORBIDDEN: u32 = 5;
 /// How long the broker collects what pods are to be told, before it tells the node again.
 pub const TELL_PAUSE: Duration = Duration::from_millis(500);
@@ -330,6 +333,13 @@ pub const SHARING_GROUPS: usize = 1_024;
 pub const LEDGER_THINGS: usize = 65_536;
 /// What is told of files that is taken in at a time of one group.
 pub const LEDGER_EVENTS: usize = 4_096;
+/// How long nothing more is taken in of a group of which there was more.
+pub const LEDGER_PAUSE: Duration = Duration::from_millis(500);
+/// How long nothing is taken in of a group in which more was made than could be told: its files have to be gone through.
+/// Doubled each time, up to [`LOSS_LONGEST_PAUSE`].
+pub const LOSS_PAUSE: Duration = Duration::from_secs(1);
+/// The longest such time.
+pub const LOSS_LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How many times that is taken in before a new member comes, who has made none of it.
 pub const LEDGER_CATCH_UP: usize = 8;
 /// Segments, queues and semaphore sets of one group that are looked at, of each kind.
@@ -340,7 +350,8 @@ pub const SYSV_PAUSE: Duration = Duration::from_secs(1);
 pub const SEMAPHORES_LOOKED_AT: u16 = 256;
 /// How long after a member's end what it left is swept.
 pub const SWEEP_TIME: Duration = Duration::from_secs(2);
-/// After what time it is swept again where somebody held something, or it failed; doubled each time, up to [`SWEEP_LONGEST_PAUSE`].
+/// After what time it is swept again where somebody held something, or it failed; doubled each time, up to
+/// [`SWEEP_LONGEST_PAUSE`].
 pub const SWEEP_PAUSE: Duration = Duration::from_secs(4);
 /// The longest such time.
 pub const SWEEP_LONGEST_PAUSE: Duration = Duration::from_secs(60);

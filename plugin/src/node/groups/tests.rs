@@ -286,6 +286,53 @@ async fn more_files_than_are_remembered_keep_nobody_waiting_and_go_with_the_grou
     assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
 }
 
+/// The processor's time that the thread has had, in hundredths of a second.
+fn busy() -> u64 {
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let is_it = |thread: &PathBuf| {
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "groups")
+    };
+    busy_of(&threads.find(is_it).unwrap())
+}
+
+fn busy_of(task: &Path) -> u64 {
+    let stat = std::fs::read_to_string(task.join("stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+    fields.map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn a_member_that_makes_files_without_end_takes_little_of_the_daemons_time() {
+    if !apart("node::groups::tests::a_member_that_makes_files_without_end_takes_little_of_the_daemons_time") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let groups = begin(place.path(), vec![]);
+    let shared = groups.enter(policy(), (group("g"), pod(1), EVERYTHING)).await.unwrap();
+    let mut one = Process::of(1, &shared);
+    let forever = "while 1: os.close(os.open('x', os.O_CREAT)); os.unlink('x')";
+    writeln!(one.lines, "exec(\"{forever}\")").unwrap();
+    let (begun, busy_before) = (Instant::now(), busy());
+    let mut longest = Duration::ZERO;
+    // Others are served meanwhile, and what they leave is swept.
+    for n in 0..4 {
+        let asked = Instant::now();
+        let others = groups.enter(policy(), (group("other"), pod(2 + n), EVERYTHING)).await.unwrap();
+        longest = longest.max(asked.elapsed());
+        std::fs::write(others.shm.as_ref().unwrap().path.join("x"), "").unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        wait(&true, || Instant::now() > until);
+    }
+    let (share, longest) = ((busy() - busy_before) as f64 / begun.elapsed().as_secs_f64(), longest);
+    let makers = busy_of(Path::new(&format!("/proc/{}", one.child.id())));
+    assert!(makers > 100, "it makes files: {makers}");
+    println!("{share:.1}% of a processor, answered after {longest:?} at most");
+    assert!(share < 40.0 && longest < Duration::from_secs(2), "{share}% {longest:?}");
+    one.child.kill().unwrap();
+    one.child.wait().unwrap();
+    groups.leave(group("g"), pod(1)).await;
+}
+
 #[tokio::test]
 async fn another_life_of_the_daemon_goes_on_with_what_is_there() {
     if !apart("node::groups::tests::another_life_of_the_daemon_goes_on_with_what_is_there") {

@@ -43,6 +43,10 @@ struct Files {
     device: u64,
     watch: Watch,
     ledger: Ledger<FileKey>,
+    /// Until then it is not heard what is told: somebody makes so much that it would take all of this thread's time.
+    deaf_until: Option<Instant>,
+    /// How often in a row more was made than could be told.
+    losses: u32,
 }
 
 /// A sweep that is under way.
@@ -94,7 +98,7 @@ impl Tracked {
     /// Takes in what was made before somebody came, who cannot have made it.
     fn hear_of_before(&mut self, places: &Places) {
         for _ in 0..limits::LEDGER_CATCH_UP {
-            if self.hear(places) {
+            if self.hear(Instant::now(), places) {
                 break;
             }
         }
@@ -109,7 +113,8 @@ impl Tracked {
             self.here.iter().cloned().for_each(|member| ledger.enter(member));
             let watch = Watch::of(root.as_fd())?;
             ledger.lost(walk::all(&thing.path)?);
-            Ok::<_, io::Error>(Files { place: thing.path.clone(), device: thing.number, watch, ledger })
+            let (place, device) = (thing.path.clone(), thing.number);
+            Ok::<_, io::Error>(Files { place, device, watch, ledger, deaf_until: None, losses: 0 })
         };
         match begin() {
             Ok(files) => Some(files),
@@ -125,19 +130,25 @@ impl Tracked {
 
     /// What becomes readable when something is made.
     pub(super) fn told(&self) -> Option<BorrowedFd<'_>> {
-        self.files.as_ref().map(|files| files.watch.as_fd())
+        let hears = |files: &&Files| files.deaf_until.is_none();
+        self.files.as_ref().filter(hears).map(|files| files.watch.as_fd())
     }
 
     /// When there is something to do without anything being told.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|_| now);
         let due = self.leaving.values().copied().chain(self.again.map(|(at, _)| at)).chain(sweep);
+        let deaf_until = self.files.as_ref().and_then(|files| files.deaf_until);
+        if let Some(until) = deaf_until {
+            // Nothing is swept before.
+            return Some(self.things.as_ref().map_or(until, |things| until.min(things.next())));
+        }
         due.chain(self.things.as_ref().map(Things::next)).min()
     }
 
     /// Does what is to be done by now, up to its limits.
     pub(super) fn turn(&mut self, now: Instant, places: &Places) {
-        let all_is_heard = self.hear(places);
+        let all_is_heard = self.hears(now) && self.hear(now, places);
         if let Some(things) = &mut self.things {
             things.look(now, places);
         }
@@ -153,18 +164,32 @@ impl Tracked {
         }
     }
 
-    /// Takes in what is told of files. Whether that is all for now.
-    fn hear(&mut self, places: &Places) -> bool {
+    /// Whether it is heard again what is told of files.
+    fn hears(&mut self, now: Instant) -> bool {
+        let Some(files) = &mut self.files else { return true };
+        files.deaf_until.take_if(|until| *until <= now);
+        files.deaf_until.is_none()
+    }
+
+    /// Takes in what is told of files. Whether that is all for now: where it is not, nothing more is heard for a while.
+    fn hear(&mut self, now: Instant, places: &Places) -> bool {
         let Some(files) = &mut self.files else { return true };
         for _ in 0..limits::LEDGER_EVENTS {
             match files.watch.next() {
                 Ok(Some(Event::Made { file, by })) => files.ledger.made(file, who(by, places)),
                 Ok(Some(Event::Gone(file))) => files.ledger.gone(&file),
                 Ok(Some(Event::Lost)) => {
-                    warn!(group = %self.key, "more was made in the group's /dev/shm than could be told");
+                    let pause = pace::doubled(limits::LOSS_PAUSE, files.losses, limits::LOSS_LONGEST_PAUSE);
+                    warn!(group = %self.key, ?pause, "more was made in the group's /dev/shm than could be told");
                     files.ledger.lost(walk::all(&files.place).ok().flatten());
+                    files.losses = files.losses.saturating_add(1);
+                    files.deaf_until = Some(now + pause);
+                    return false;
                 }
-                Ok(None) => return true,
+                Ok(None) => {
+                    files.losses = 0;
+                    return true;
+                }
                 Err(e) => {
                     warn!(group = %self.key, error = %e, "what is told of the group's /dev/shm cannot be read: what is left there stays");
                     self.files = None;
@@ -172,6 +197,7 @@ impl Tracked {
                 }
             }
         }
+        files.deaf_until = Some(now + limits::LEDGER_PAUSE);
         false
     }
 

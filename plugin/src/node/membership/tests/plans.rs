@@ -1,10 +1,15 @@
 //! The plans are those of the volumes on record, whatever happens and in whatever order.
 
+use std::os::unix::fs::MetadataExt;
+
 use gpu_handoff_inject::{Devices, Ipc, Pids, Profile, Shm};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 use super::*;
-use crate::node::parts::Parts;
+use crate::node::groups::OnRecord;
+use crate::node::groups::testing::apart;
+use crate::node::parts::{Parts, Plan};
 
 const UIDS: [&str; 3] = [UID, "3c48913c-b29f-11e7-9350-020968147796", "4c48913c-b29f-11e7-9350-020968147796"];
 
@@ -156,6 +161,8 @@ impl Ground {
         let (changes, events, policies) = (changes.clone(), events.clone(), policies.clone());
         let records = Records::open(self.run_dir.path()).unwrap();
         let (mut joined, mut others) = (Vec::new(), Vec::new());
+        // More than the machine has would not be there again.
+        let parts = Parts { shm_size: parts.shm_size.map(|size| size % (1 << 20)), ..parts };
         let granted = records.read().unwrap().into_iter().map(|volume| Volume { parts, ..volume });
         let granted: Vec<Volume> = granted.collect();
         granted.iter().for_each(|volume| records.write(volume).unwrap());
@@ -166,8 +173,16 @@ impl Ground {
                 _ => others.push((volume, "no room".to_owned())),
             }
         }
+        // One life after the other.
+        let shares = self.membership.groups.take().is_some();
+        let sharers =
+            joined.iter().chain(others.iter().map(|(volume, _)| volume)).map(Volume::sharer).collect();
         let membership = Membership::new(changes, events, records, joined, policies, Teller::new().0);
-        self.membership = membership.leaving_out(others).taking_down(seconds);
+        let mut membership = membership.leaving_out(others);
+        if shares {
+            membership = membership.sharing(groups(&self.run_dir, sharers)).await;
+        }
+        self.membership = membership.taking_down(seconds);
         let slots = self.run_dir.path().join("slots");
         done_by(&mut self.done, slots, true, self.membership.mount_all_again()).await.unwrap();
     }
@@ -181,6 +196,59 @@ impl Ground {
         let there = records.iter().filter(|volume| !gone.contains(volume.id.as_str()));
         there.map(|volume| (volume.uid.clone(), Arc::new(volume.plan()))).collect()
     }
+
+    /// Whether each plan has what its pod was granted, and nothing is there that nobody was.
+    fn all_share_what_they_were_granted(&self) -> Result<(), TestCaseError> {
+        let plans = Arc::clone(&self.membership.plans().borrow());
+        let granted = |plan: &Plan| (plan.parts.shm == Shm::Group, plan.parts.ipc == Ipc::Group);
+        for plan in plans.values() {
+            prop_assert_eq!((plan.shm.is_some(), plan.ipc.is_some()), granted(plan), "{:?}", plan);
+            prop_assert!(
+                plan.shm.iter().all(|shm| std::fs::metadata(&shm.path).unwrap().dev() == shm.device)
+            );
+        }
+        let shared =
+            plans.values().map(|plan| granted(plan)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let below = self.run_dir.path().join("groups");
+        let there = mounts.lines().filter(|line| line.contains(below.to_str().unwrap())).count();
+        prop_assert_eq!(there, usize::from(shared.0) + usize::from(shared.1), "{}", mounts);
+        Ok(())
+    }
+}
+
+fn groups(run_dir: &tempfile::TempDir, sharers: Vec<OnRecord>) -> Groups {
+    Groups::begin(run_dir.path(), sharers, &Policy::default(), Box::new(|_| None)).unwrap()
+}
+
+/// The plans without what groups share.
+fn bare(plans: &Plans) -> Plans {
+    let bare = |plan: &Plan| Plan { shm: None, ipc: None, ..plan.clone() };
+    plans.iter().map(|(uid, plan)| (uid.clone(), Arc::new(bare(plan)))).collect()
+}
+
+/// The same with what groups share, really mounted.
+#[test]
+fn what_groups_share_is_what_the_volumes_on_record_were_granted() {
+    if !apart("node::membership::tests::plans::what_groups_share_is_what_the_volumes_on_record_were_granted")
+    {
+        return;
+    }
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(steps in steps())| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut ground = ground();
+            ground.membership.groups = Some(groups(&ground.run_dir, vec![]));
+            for step in steps {
+                ground.step(step.clone()).await;
+                let plans = Arc::clone(&ground.membership.plans().borrow());
+                prop_assert_eq!(&bare(&plans), &ground.plans_on_record(), "after {:?}", step);
+                ground.all_share_what_they_were_granted()?;
+            }
+            Ok(())
+        })?;
+    });
 }
 
 proptest! {
