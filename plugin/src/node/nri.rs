@@ -2,8 +2,8 @@
 //!
 //! The runtime asks before it makes a container, holds a lock of the whole node until it is answered, and goes on
 //! without an answer after two seconds. So this is a thread of its own, which waits for nothing of the node's, and
-//! reads the plans alone. It is connected only while the policy grants anybody what it is for: nodes that do not use it
-//! carry none of its risk.
+//! reads the plans alone. It is connected only while the policy grants anybody what it is for, or a member has it: nodes
+//! that do not use it carry none of its risk.
 //!
 //! | concern | file |
 //! |---|---|
@@ -17,12 +17,13 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use gpu_handoff_inject::{Ipc, Shm};
 use gpu_handoff_nri::{Settings, State, serve};
 use gpu_handoff_policy::Policy;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::events::Events;
-use super::parts::Plans;
+use super::parts::{Plan, Plans};
 use crate::identity::cgroup::Root;
 use crate::limits;
 
@@ -106,9 +107,9 @@ pub(super) async fn run(inputs: Inputs) -> io::Result<()> {
     }
 }
 
-/// Serves while the policy says so.
+/// Serves while it is needed.
 async fn answer(inputs: Inputs) {
-    let Inputs { settings, plans, mut policies, events, cgroup_root, seen } = inputs;
+    let Inputs { settings, plans, policies, events, cgroup_root, seen } = inputs;
     let Seen { state, counts } = seen;
     let killer = Killer {
         root: cgroup_root,
@@ -119,22 +120,45 @@ async fn answer(inputs: Inputs) {
     let (tell, found) = mpsc::channel(limits::FOUND_LISTS);
     let served = async {
         loop {
-            grants(&mut policies, true).await;
+            needed(policies.clone(), plans.clone(), true).await;
             let handler =
                 Answers::new(plans.clone(), events.clone(), tell.clone(), policies.clone(), counts.clone());
-            serve(settings.clone(), handler, state.clone(), grants(&mut policies, false)).await;
+            let unneeded = needed(policies.clone(), plans.clone(), false);
+            serve(settings.clone(), handler, state.clone(), unneeded).await;
             state.send_replace(State::default());
         }
     };
     tokio::select! { () = served => {}, () = see_to(found, &killer) => {} }
 }
 
-/// Waits until the policy grants anybody what this is for, or nobody any more.
-async fn grants(policies: &mut watch::Receiver<Arc<Policy>>, anybody: bool) {
-    if policies.wait_for(|policy| policy.adjusts_containers() == anybody).await.is_err() {
-        // Nobody writes policies any more: the node is about to end.
-        std::future::pending().await
+/// Waits until there is something to answer for, or nothing any more: the policy grants somebody what is put into containers, or a
+/// member has it from before, whose containers are made anew.
+async fn needed(
+    mut policies: watch::Receiver<Arc<Policy>>,
+    mut plans: watch::Receiver<Arc<Plans>>,
+    whether: bool,
+) {
+    loop {
+        let grants = policies.borrow_and_update().adjusts_containers();
+        let has = plans.borrow_and_update().values().any(|plan| changes_containers(plan));
+        if (grants || has) == whether {
+            return;
+        }
+        tokio::select! {
+            Ok(()) = policies.changed() => {}
+            Ok(()) = plans.changed() => {}
+            // Nobody writes either any more: the node is about to end.
+            else => std::future::pending().await,
+        }
     }
+}
+
+/// Whether a member's containers differ from others.
+fn changes_containers(plan: &Plan) -> bool {
+    let Plan { parts, refused, devices, env, .. } = plan;
+    // These are told before they are there.
+    let shares = parts.shm == Shm::Group || parts.ipc == Ipc::Group;
+    shares || refused.is_some() || !devices.is_empty() || !env.is_empty()
 }
 
 /// Sees to containers that were there, one at a time: the runtime is answered between.
