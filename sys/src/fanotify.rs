@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// `MAX_HANDLE_SZ` of `linux/exportfs.h`: the longest handle of a file, in bytes.
 const HANDLE_BYTES: usize = 128;
+/// `AT_HANDLE_FID` of `linux/fcntl.h` (Linux 6.5).
+const AT_HANDLE_FID: libc::c_int = 0x200;
 /// What is read at once. The longest event is shorter by far: a name, two handles and a pidfd.
 const READ_BYTES: usize = 16 << 10;
 /// The lengths of what events consist of: metadata, the head of a piece, the number of a file system.
@@ -38,16 +40,24 @@ impl FileKey {
             kind: libc::c_int,
             handle: [u8; HANDLE_BYTES],
         }
-        let mut found = Handle { bytes: 128, kind: 0, handle: [0; HANDLE_BYTES] };
+        let mut found = Handle { bytes: 0, kind: 0, handle: [0; HANDLE_BYTES] };
         let mut mount = 0;
-        let into = (&raw mut found).cast();
-        // SAFETY: `name` ends with a zero byte; `found` begins as a `file_handle` does, says how many bytes there are for the
-        // handle behind that, and lives; so does `mount`, which is an int.
-        let done =
-            unsafe { libc::name_to_handle_at(folder.as_raw_fd(), name.as_ptr(), into, &raw mut mount, 0) };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
+        // Of some file systems a file has a handle by which nobody can open it.
+        let mut outcome = Ok(());
+        for flags in [0, AT_HANDLE_FID] {
+            found.bytes = 128;
+            let into = (&raw mut found).cast();
+            // SAFETY: `name` ends with a zero byte; `found` begins as a `file_handle` does, says how many bytes there are for
+            // the handle behind that, and lives; so does `mount`, which is an int.
+            let done = unsafe {
+                libc::name_to_handle_at(folder.as_raw_fd(), name.as_ptr(), into, &raw mut mount, flags)
+            };
+            outcome = if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+            if !outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EOPNOTSUPP)) {
+                break;
+            }
         }
+        outcome?;
         let length = usize::try_from(found.bytes).unwrap_or(HANDLE_BYTES).min(HANDLE_BYTES);
         Ok(Self::new(found.kind, &found.handle[..length]))
     }
@@ -92,6 +102,20 @@ impl Watch {
     /// What `fanotify_init` answers (it takes `CAP_SYS_ADMIN` and Linux 5.17; `EMFILE` where there are
     /// `/proc/sys/fs/fanotify/max_user_groups` already), and `fanotify_mark`.
     pub fn of(folder: BorrowedFd<'_>) -> io::Result<Self> {
+        let what = libc::FAN_CREATE | libc::FAN_MOVED_TO | libc::FAN_DELETE_SELF | libc::FAN_ONDIR;
+        Self::new(folder, libc::FAN_MARK_FILESYSTEM, what)
+    }
+
+    /// Watches one folder, in which no file has two names: what has none any more is gone. For file systems whose files nobody
+    /// can open by their handles.
+    ///
+    /// # Errors
+    /// As [`Self::of`]; before Linux 6.6 that the file system has no handles at all (`EOPNOTSUPP`, `ENODEV`).
+    pub fn of_folder(folder: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::new(folder, 0, libc::FAN_CREATE | libc::FAN_DELETE)
+    }
+
+    fn new(folder: BorrowedFd<'_>, how: libc::c_uint, what: u64) -> io::Result<Self> {
         let flags = libc::FAN_CLOEXEC
             | libc::FAN_NONBLOCK
             | libc::FAN_REPORT_DFID_NAME_TARGET
@@ -99,8 +123,7 @@ impl Watch {
         let of_files = libc::c_uint::try_from(libc::O_RDONLY | libc::O_CLOEXEC).unwrap_or(0);
         // SAFETY: it takes two numbers.
         let queue = owned(unsafe { libc::fanotify_init(flags, of_files) })?;
-        let what = libc::FAN_CREATE | libc::FAN_MOVED_TO | libc::FAN_DELETE_SELF | libc::FAN_ONDIR;
-        let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+        let how = libc::FAN_MARK_ADD | how;
         // SAFETY: both descriptors are open; without a path it is `folder` itself that is meant, and none is read.
         let done = unsafe {
             libc::fanotify_mark(queue.as_raw_fd(), how, what, folder.as_raw_fd(), std::ptr::null())
@@ -218,7 +241,7 @@ fn event(mut bytes: Bytes<'_>) -> io::Result<Option<Event>> {
     if mask & libc::FAN_Q_OVERFLOW != 0 {
         return Ok(Some(Event::Lost));
     }
-    if mask & libc::FAN_DELETE_SELF != 0 {
+    if mask & (libc::FAN_DELETE_SELF | libc::FAN_DELETE) != 0 {
         return Ok(file.or(folder).map(Event::Gone));
     }
     let by = pidfd.zip(u32::try_from(pid).ok()).map(|(pidfd, pid)| Maker { pid, pidfd });

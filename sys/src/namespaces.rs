@@ -4,11 +4,13 @@
 //! these threads ends with what it was started for.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::mount_bind;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen, mount_bind,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// The IPC namespace of a thread.
@@ -52,6 +54,25 @@ pub fn within<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> io::Resul
         let ipc = LinkNameSpaceType::InterProcessCommunication;
         move_into_link_name_space(file.as_fd(), Some(ipc))?;
         Ok(work())
+    })?
+}
+
+/// The folder of the POSIX message queues of the IPC namespace whose file is bound to `pin`, mounted nowhere. As long as it
+/// is open the namespace lives.
+///
+/// # Errors
+/// As [`within`], and what the calls answer that make a mount.
+pub fn message_queues(pin: &Path) -> io::Result<OwnedFd> {
+    within(pin, || {
+        let file_system = fsopen(c"mqueue", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(file_system.as_fd())?;
+        let safe = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let mount = fsmount(file_system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, safe)?;
+        // What a mount is made as cannot be read.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&mount, c".", flags, Mode::empty())?)
     })?
 }
 

@@ -84,6 +84,40 @@ fn what_is_made_on_a_tmpfs_is_told_with_who_made_it_and_when_it_is_gone() {
 }
 
 #[test]
+fn so_are_message_queues_of_a_pinned_namespace() {
+    if !apart("fanotify::tests::so_are_message_queues_of_a_pinned_namespace") {
+        return;
+    }
+    let place = Place::new("queues");
+    let pin = place.path().join("ipc");
+    std::fs::write(&pin, "").unwrap();
+    crate::namespaces::pin_new_ipc(&pin).unwrap();
+    let folder = File::from(crate::namespaces::message_queues(&pin).unwrap());
+    let mut watch = match Watch::of_folder(folder.as_fd()) {
+        Ok(watch) => watch,
+        // Before Linux 6.6.
+        Err(e) => return crate::testing::skip("so_are_message_queues_of_a_pinned_namespace", &e.to_string()),
+    };
+    crate::namespaces::within(&pin, || {
+        // SAFETY: the name ends with a zero byte; without attributes there is nothing else that is read.
+        let queue = unsafe {
+            libc::mq_open(
+                c"/one".as_ptr(),
+                libc::O_CREAT | libc::O_RDWR,
+                0o600,
+                std::ptr::null::<libc::mq_attr>(),
+            )
+        };
+        drop(owned(queue).unwrap());
+    })
+    .unwrap();
+    assert_eq!(made(next(&mut watch)), (key(&folder, c"one"), Some(std::process::id())));
+    rustix::fs::unlinkat(&folder, c"one", rustix::fs::AtFlags::empty()).unwrap();
+    assert!(matches!(next(&mut watch), Event::Gone(_)));
+    rustix::mount::unmount(&pin, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
 fn who_has_ended_is_nobody_and_more_than_is_read_in_time_is_lost() {
     if !apart("fanotify::tests::who_has_ended_is_nobody_and_more_than_is_read_in_time_is_lost") {
         return;
