@@ -8,7 +8,8 @@
 //! | a `/dev/shm` | `shm` |
 //! | an IPC namespace | `ipc` |
 //! | looking after one group's things | [`tracked`] |
-//! | what is in its namespace | [`things`] |
+//! | files that are made, in its `/dev/shm` and as message queues | [`files`] |
+//! | what else is in its namespace | [`things`] |
 //! | who made what, and whose makers are gone | [`ledger`] (pure) |
 //! | removing what members have left | [`sweep`], [`walk`] |
 //! | which of it others hold | [`holders`] |
@@ -29,6 +30,7 @@ use tracing::error;
 
 use crate::limits;
 
+mod files;
 mod holders;
 mod ipc;
 mod keeper;

@@ -149,12 +149,8 @@ impl Keeper {
         let pause = due.map_or(limits::GROUPS_LONGEST_WAIT, |due| due.saturating_duration_since(now));
         let pause = pause.min(limits::GROUPS_LONGEST_WAIT);
         let mut told = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        told.extend(
-            self.tracked
-                .values()
-                .filter_map(Tracked::told)
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-        );
+        let files = self.tracked.values().flat_map(Tracked::told);
+        told.extend(files.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let pause = rustix::time::Timespec::try_from(pause).ok();
         match poll(&mut told, pause.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

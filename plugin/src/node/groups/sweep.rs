@@ -1,8 +1,8 @@
 //! Removing what a member has left: what the ledger says is over, and no process of a member that is here holds.
 //!
-//! Folders stay until the group ends, as somebody may be about to put something there, and so do message queues of POSIX, of
-//! which nobody tells who made them. Between the last look at a file's name and its removal somebody may give another file
-//! that name: a millionth of a second, in which the new name would be lost, never its contents.
+//! Folders stay until the group ends, as somebody may be about to put something there. Between the last look at a file's name
+//! and its removal somebody may give another file that name: a millionth of a second, in which the new name would be lost,
+//! never its contents.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;

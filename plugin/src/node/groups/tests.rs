@@ -91,6 +91,14 @@ fn names(shared: &Shared) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
+fn queues(shared: &Shared) -> BTreeSet<String> {
+    let folder = namespaces::message_queues(&shared.ipc.as_ref().unwrap().path).unwrap();
+    let names = rustix::fs::Dir::read_from(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
 fn things(shared: &Shared) -> Vec<(sysv::Kind, i32)> {
     let (all, _) =
         namespaces::within(&shared.ipc.as_ref().unwrap().path, || sysv::list(100)).unwrap().unwrap();
@@ -153,6 +161,10 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     let attached = segment(&mut one);
     two.say(&format!("c.shmat({attached}, None, 0) != -1"));
     let own = segment(&mut two);
+    // Queues: one that nobody has open, one that the other has, one of the other's.
+    one.say("[c.mq_open(b'/left', 0o102, 0o666, None), c.mq_open(b'/open', 0o102, 0o666, None)] ");
+    two.say("c.mq_open(b'/open', 2), c.mq_close(c.mq_open(b'/own', 0o102, 0o666, None))");
+    assert_eq!(queues(&shared), set(&["left", "open", "own"]));
     // It was seen who made them.
     wait(&3, || things(&shared).len());
     looked();
@@ -167,6 +179,7 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     wait(&of(&[attached, own]), there);
     assert!(!shared.shm.as_ref().unwrap().path.join("folder/left").exists());
     assert!(!of(&[lefts]).is_subset(&there()));
+    wait(&set(&["open", "own"]), || queues(&shared));
     // When it is not held any more, it goes too.
     two.say("globals().update(f=None, m=None)");
     wait(&set(&["folder", "linked", "moved-by-two", "moved-over", "other-name", "own"]), || names(&shared));

@@ -20,8 +20,8 @@ pub(super) struct Walk {
 
 impl Walk {
     /// From the root of a file system.
-    pub(super) fn new(root: &Path) -> io::Result<Self> {
-        Ok(Self { stack: vec![Dir::new(open_root(root)?)?] })
+    pub(super) fn new(root: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { stack: vec![Dir::read_from(root)?] })
     }
 
     /// Goes on for so many files and folders, each of which is told with its folder and name. Whether there are more.
@@ -59,7 +59,7 @@ impl Walk {
 }
 
 /// All that there is; `None`: more than is looked at.
-pub(super) fn all(root: &Path) -> io::Result<Option<Vec<FileKey>>> {
+pub(super) fn all(root: &OwnedFd) -> io::Result<Option<Vec<FileKey>>> {
     let (mut walk, mut keys) = (Walk::new(root)?, Vec::new());
     let more = walk.go_on(limits::LEDGER_THINGS, |folder, name| keys.extend(FileKey::of(folder, name)))?;
     Ok((!more).then_some(keys))
@@ -108,7 +108,7 @@ mod tests {
         symlink("/proc/self/root", root.join("deep/magic")).unwrap();
         wanted.extend(["socket", "link", "magic", "deep", "er"].map(Into::into));
         for most in [1, 3, 1_000] {
-            let (mut walk, mut found) = (Walk::new(&root).unwrap(), BTreeSet::new());
+            let (mut walk, mut found) = (Walk::new(&open_root(&root).unwrap()).unwrap(), BTreeSet::new());
             let mut turns = 0;
             while walk
                 .go_on(most, |_, name| {
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(found, wanted);
             assert!(turns >= 9 / most, "{turns}");
         }
-        assert!(Walk::new(&root.join("link")).is_err() && Walk::new(&root.join("file")).is_err());
+        assert!(open_root(&root.join("link")).is_err() && open_root(&root.join("file")).is_err());
     }
 
     #[test]
@@ -131,7 +131,8 @@ mod tests {
         let deep = (0..2 * limits::SWEEP_DEPTH).fold(place.path().to_path_buf(), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).unwrap();
         let mut found = 0;
-        while Walk::new(place.path()).unwrap().go_on(1_000, |_, _| found += 1).unwrap() {}
+        while Walk::new(&open_root(place.path()).unwrap()).unwrap().go_on(1_000, |_, _| found += 1).unwrap() {
+        }
         assert_eq!(found, limits::SWEEP_DEPTH);
     }
 }
