@@ -49,6 +49,16 @@ enum Mode {
     /// Print what the driver says of the GPUs, as JSON. The node starts this itself.
     #[command(hide = true)]
     GpuSurvey,
+    /// Have the pod that standard input is a pidfd of go on with process numbers of its own. The node starts this itself.
+    #[command(hide = true)]
+    PidSeed {
+        /// Which range of them.
+        #[arg(long)]
+        index: u32,
+        /// How many there are in the pod's PID namespace, where that is known.
+        #[arg(long)]
+        pid_max: Option<u32>,
+    },
     /// One half of the self-test of legacy handles. The node starts this itself.
     #[command(hide = true)]
     LegacySelfTest {
@@ -196,6 +206,7 @@ impl Args {
                 let survey = Survey::take(driver).context("ask the driver")?;
                 Ok(serde_json::to_writer(std::io::stdout().lock(), &survey)?)
             }
+            Mode::PidSeed { index, pid_max } => node::pids::seed::run(index, pid_max),
             Mode::LegacySelfTest { half } => self_test::run_half(half),
         }
     }

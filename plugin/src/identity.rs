@@ -25,8 +25,8 @@ mod home;
 mod key;
 mod proc_facts;
 
-pub(crate) use home::pod_of;
 pub use home::{Home, is_in, is_named_in};
+pub(crate) use home::{place_of, pod_of};
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
 

@@ -373,3 +373,26 @@ pub const FDINFO_BYTES: usize = 256;
 pub const GROUP_ASKS: usize = 64;
 /// How long that thread waits at most before it looks around.
 pub const GROUPS_LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How often it is looked whether processes were started, and where, while members have process numbers of their own.
+pub const PIDS_PAUSE: Duration = Duration::from_millis(250);
+/// How long until it is looked how far a member has come with its numbers, and who has them, even where nothing was
+/// started; for the numbers doubled each time while few are used up.
+pub const PIDS_LOOK: Duration = Duration::from_secs(5);
+/// The longest that it is.
+pub const PIDS_LONGEST_LOOK: Duration = Duration::from_secs(40);
+/// Of a range's numbers one in so many is few.
+pub const PIDS_FEW: u32 = 64;
+/// How long the process may take that reads and sets the last number of a namespace.
+pub const PID_SEED_TIME: Duration = Duration::from_secs(1);
+/// Such processes at a time.
+pub const PID_SEEDS: usize = 4;
+/// Most bytes of what one says.
+pub const PID_SEED_BYTES: u64 = 256;
+/// How long the processes of a pod are not let in because its numbers have not been set yet.
+pub const PID_PATIENCE: Duration = Duration::from_secs(3);
+/// PID namespaces of one pod whose numbers are set; where its containers share one, it is one.
+pub const PID_NAMESPACES_OF_POD: usize = 64;
+/// Processes of one pod whose numbers are watched; more are not, and it is said.
+pub const PID_PROCESSES_OF_POD: usize = 16_384;
+/// Descriptors of one process among which a GPU's is looked for.
+pub const PID_DESCRIPTORS: usize = 4_096;

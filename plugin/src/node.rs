@@ -25,6 +25,7 @@
 //! | which GPUs a pod holds | `devices` |
 //! | what groups share beside buffers | `groups` |
 //! | what else its members' containers get | `parts` |
+//! | process numbers that differ within a group | [`pids`] |
 //! | what can be known of a pod's exchanges when it starts | `outlook` |
 //! | looking at a process's files, which may not answer | `looks` |
 //! | ending those that lease what is over for too long | `overstays` |
@@ -63,6 +64,7 @@ mod nri;
 mod outlook;
 mod overstays;
 mod parts;
+pub mod pids;
 pub mod place;
 pub mod policy;
 mod pulse;

@@ -33,7 +33,7 @@ impl Home {
     /// # Errors
     /// `PEER_UNKNOWN`, with what was seen.
     pub async fn admit(&self, process: &Process) -> Result<(), Refusal> {
-        let place = place_of(process, &self.root)?;
+        let place = place_of_process(process, &self.root)?;
         if place.pod != self.pod {
             return Err(unknown("pod", &"the one that the slot is of", &place.pod));
         }
@@ -64,7 +64,7 @@ pub fn is_in(
     containers: &BTreeSet<ContainerId>,
     root: &Root,
 ) -> Result<(), Refusal> {
-    check(&place_of(process, root)?, pod, containers)
+    check(&place_of_process(process, root)?, pod, containers)
 }
 
 /// The same of a process that is known by its number and its start alone.
@@ -88,7 +88,12 @@ pub fn is_named_in(
 
 /// Of which pod the process is that has this number, if it is in a container of one.
 pub(crate) fn pod_of(pid: u32, root: &Root) -> Option<PodUid> {
-    place(pid, root).ok().map(|place| place.pod)
+    place_of(pid, root).map(|place| place.pod)
+}
+
+/// Where the process is that has this number now; `None`: in no container of a pod of this node.
+pub(crate) fn place_of(pid: u32, root: &Root) -> Option<InPod> {
+    locate(&read_groups(pid).ok()?, root).ok()
 }
 
 fn check(place: &InPod, pod: &PodUid, containers: &BTreeSet<ContainerId>) -> Result<(), Refusal> {
@@ -102,7 +107,7 @@ fn check(place: &InPod, pod: &PodUid, containers: &BTreeSet<ContainerId>) -> Res
     Ok(())
 }
 
-fn place_of(process: &Process, root: &Root) -> Result<InPod, Refusal> {
+fn place_of_process(process: &Process, root: &Root) -> Result<InPod, Refusal> {
     let place = place(process.key.pid, root)?;
     // What was read is of this process only if it still lives: its number may have been given to another.
     if process.has_ended() {

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::info;
 
+use super::children::THIS_PROGRAM;
 use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
@@ -19,6 +20,7 @@ use super::groups::Groups;
 use super::membership::{Membership, Records, Seen, Teller, Volume, one_of_each_pod};
 use super::nri;
 use super::parts::Plans;
+use super::pids::{Pids, by_groups};
 use super::service::Service;
 use super::slots::{Change, Slots};
 use crate::config::KubeletConfig;
@@ -67,9 +69,12 @@ impl Kubelet {
         let pods = pods::open(config.pods(api_server.clone())).context("follow the pods of this node")?;
         info!(node = config.node, root = %config.root.display(), members = volumes.len(), left_out = left_out.len(), "serving the kubelet");
         let (teller, seen) = Teller::new();
-        let membership = Membership::new(changes, events, records, volumes, slots.policies(), teller);
+        let membership = Membership::new(changes, events.clone(), records, volumes, slots.policies(), teller);
         let asker = Asker::new(config.root.join(resources::SOCKET), api_server, config.node.clone());
         let membership = membership.finding_out(asker, service.topology());
+        let (numbers, settled) = Pids::new(THIS_PROGRAM, by_groups(service.cgroup_root().clone()))
+            .context("tell PID namespaces of pods from our own")?;
+        let membership = membership.waiting_for_numbers(settled);
         let sharers = volumes_on_record.iter().map(Volume::sharer).collect();
         let groups = Groups::begin(&config.run_dir, sharers, &slots.policies().borrow(), service.places());
         let groups = groups.context("have groups share what their members were granted")?;
@@ -107,6 +112,7 @@ impl Kubelet {
         let registered = registration::serve(settings, state, until(stopped.clone()));
         tasks.spawn(async { registered.await.context("register with the kubelet") });
         tasks.spawn(cut_off(until(stopped.clone()), log_registration(said)));
+        tasks.spawn(cut_off(until(stopped.clone()), numbers.run(plans.clone(), events)));
         // It may wait for the node to do something, which does nothing any more when it stops.
         tasks.spawn(cut_off(until(stopped), membership.run(asked, pods)));
         Ok(Self { tasks, stop, views, plans })

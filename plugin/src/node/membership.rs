@@ -14,6 +14,7 @@
 //! | what is found out and said of it when it starts | [`start`] |
 //! | what it shares with its group beside buffers | [`shared`] |
 //! | volumes on record, at the daemon's start and later | [`again`] |
+//! | the range of process numbers that a member has | [`numbers`] |
 //! | what could not be done, and is tried again | [`undone`] |
 //! | volumes of pods that nobody has told of yet | [`unknown`] |
 
@@ -32,6 +33,7 @@ use super::devices::Asker;
 use super::events::{About, Events, Kind, Notice};
 use super::groups::Groups;
 use super::parts::{Planner, Plans};
+use super::pids::Settled;
 use super::slots::{Change, JoinError};
 use crate::members::Member;
 use crate::pace::{now, sleep_until};
@@ -41,6 +43,7 @@ mod again;
 mod group;
 mod mounts;
 mod news;
+mod numbers;
 mod records;
 mod seen;
 mod shared;
@@ -81,6 +84,8 @@ pub(super) struct Membership {
     asker: Option<Asker>,
     /// What is being found out.
     looks: JoinSet<Looked>,
+    /// Which members have their process numbers; `None`: it is not waited for any.
+    settled: Option<Settled>,
     /// What the driver says of the GPUs.
     topology: watch::Receiver<Option<Topology>>,
 }
@@ -127,6 +132,7 @@ impl Membership {
             groups: None,
             asker: None,
             looks: JoinSet::new(),
+            settled: None,
             topology: watch::channel(None).1,
         }
     }
@@ -300,7 +306,7 @@ impl Membership {
         if self.asker.is_none() {
             volume.containers = containers(pod);
         }
-        Ok(volume)
+        Ok(self.with_range(volume))
     }
 
     fn mount(&self, volume: &Volume) -> Answer {

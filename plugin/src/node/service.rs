@@ -200,6 +200,11 @@ impl Service {
         self.driver.subscribe()
     }
 
+    /// What stands before the groups of this node's pods.
+    pub(super) const fn cgroup_root(&self) -> &Root {
+        &self.cgroup_root
+    }
+
     /// The node's GPUs.
     pub(super) fn gpus(&self) -> &Gpus {
         &self.gpus

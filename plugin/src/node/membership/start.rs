@@ -123,10 +123,16 @@ impl Membership {
         let Some(own) = self.volumes.values().find(|s| s.volume.uid.as_str() == pod.uid) else { return };
         let is_alone = self.mates(&own.volume).next().is_none();
         let holds = own.start.asked != Asked::Done || own.start.unknown.is_some();
-        let (pod, hash) = (pod.clone(), is_alone.then(|| group_hash(&own.volume.group)));
+        let numbers = self.settled.clone().filter(|_| own.volume.range.is_some());
+        let (of, pod) = (own.volume.uid.clone(), pod.clone());
+        let hash = is_alone.then(|| group_hash(&own.volume.group));
         self.looks.spawn(async move {
             let uid = pod.uid.clone();
-            Looked { uid, found: asker.ask(pod, holds, hash).await }
+            let found = asker.ask(pod, holds, hash).await;
+            if let Some(numbers) = numbers {
+                numbers.wait_for(&of).await;
+            }
+            Looked { uid, found }
         });
     }
 

@@ -25,9 +25,9 @@ mod unknown;
 
 /// A membership whose changes are done as the node does them, but that nothing is mounted: a target that is the slot's own folder is
 /// there already.
-struct Ground {
+pub(super) struct Ground {
     run_dir: tempfile::TempDir,
-    membership: Membership,
+    pub(super) membership: Membership,
     done: mpsc::Receiver<Change>,
     seen: watch::Receiver<Seen>,
     told: mpsc::Receiver<Notice>,
@@ -41,7 +41,7 @@ impl Ground {
     }
 }
 
-fn ground() -> Ground {
+pub(super) fn ground() -> Ground {
     let run_dir = tempfile::tempdir().unwrap();
     let (changes, done) = mpsc::channel(64);
     let records = Records::open(run_dir.path()).unwrap();

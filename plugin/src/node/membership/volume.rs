@@ -43,6 +43,10 @@ pub(in crate::node) struct Volume {
     /// What else it asked for when it came, and was granted.
     #[serde(default)]
     pub(super) parts: Parts,
+    /// Which range of process numbers it has, where it asked for some that no other of its group has; `None`: what the
+    /// kernel gives.
+    #[serde(default)]
+    pub(super) range: Option<u32>,
 }
 
 impl Volume {
@@ -80,6 +84,7 @@ impl Volume {
             group: wishes.group,
             containers: BTreeSet::new(),
             parts,
+            range: None,
         };
         Ok((volume, asks))
     }
@@ -129,6 +134,7 @@ impl Volume {
             uid: self.uid.clone(),
             group: self.group.clone(),
             parts: self.parts,
+            range: self.range,
             refused: None,
             shm: None,
             ipc: None,

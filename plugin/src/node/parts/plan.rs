@@ -25,6 +25,8 @@ pub(in crate::node) struct Plan {
     pub(in crate::node) group: GroupKey,
     /// What the pod asked for, and was granted.
     pub(in crate::node) parts: Parts,
+    /// Which range of process numbers it has; `None`: what the kernel gives.
+    pub(in crate::node) range: Option<u32>,
     /// Why none of its containers may be created as it is; `None`: they may.
     pub(in crate::node) refused: Option<Refusal>,
     /// What is mounted at `/dev/shm`; `None`: what the runtime mounts.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::node::devices::Unknown;
+use crate::node::pids::Settled;
 
 #[tokio::test(start_paused = true)]
 async fn what_may_change_is_asked_ever_more_rarely_and_what_cannot_is_not_asked_again() {
@@ -97,4 +98,34 @@ async fn what_a_full_group_costs() {
             () = drained => {}
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_has_numbers_of_its_own_is_let_in_when_they_are_set() {
+    let mut ground = asking_ground();
+    ground.hear(added(ground.facts("producer", UID))).await;
+    ground.ask(ground.publish("csi-1")).await.unwrap().unwrap();
+    for range in [None, Some(3)] {
+        let (settled, waits) = Settled::for_test();
+        ground.membership.settled = Some(waits);
+        ground.membership.looks = JoinSet::new();
+        ground.membership.volumes.get_mut("csi-1").unwrap().volume.range = range;
+        let pod = ground.membership.pods[UID].clone();
+        let begin = crate::pace::now();
+        ground.membership.look_into(&pod);
+        if range.is_some() {
+            let early =
+                tokio::time::timeout(limits::PID_PATIENCE / 2, ground.membership.looks.join_next()).await;
+            assert!(early.is_err(), "they are not set");
+            settled.send_if_modified(|settled| settled.insert(UID.parse().unwrap()));
+        }
+        ground.membership.looks.join_next().await.unwrap().unwrap();
+        assert!(crate::pace::now() - begin < limits::PID_PATIENCE);
+    }
+    // Nobody sets them: it is not waited for ever.
+    let (_never, waits) = Settled::for_test();
+    ground.membership.settled = Some(waits);
+    let pod = ground.membership.pods[UID].clone();
+    ground.membership.look_into(&pod);
+    ground.membership.looks.join_next().await.unwrap().unwrap();
 }
