@@ -13,6 +13,7 @@ use crate::words::OnFailure;
 mod applications;
 mod marks;
 mod placement;
+mod processes;
 mod sidecar;
 mod volumes;
 
@@ -35,6 +36,7 @@ pub(crate) fn add(
 ) -> Result<(), Denial> {
     marks::add(pod, wishes, edit)?;
     placement::add(pod, wishes, namespace, settings, edit)?;
+    processes::add(wishes, edit)?;
     volumes::add(pod, edit)?;
     applications::add(pod, wishes, edit)?;
     sidecar::add(pod, on_failure, settings, edit)

@@ -42,6 +42,7 @@ pub(crate) struct Spec {
     #[serde(rename = "hostPID", deserialize_with = "or_default")]
     pub(crate) host_pid: bool,
     pub(crate) host_users: Option<bool>,
+    pub(crate) share_process_namespace: Option<bool>,
     pub(crate) runtime_class_name: Option<String>,
     pub(crate) service_account_name: Option<String>,
     #[serde(deserialize_with = "or_default")]

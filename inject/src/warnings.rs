@@ -8,7 +8,7 @@ use crate::limits;
 use crate::nearest::nearest;
 use crate::pod::Pod;
 use crate::wishes::Wishes;
-use crate::words::Colocate;
+use crate::words::{Colocate, Pids};
 
 const ONE_NODE_FOR_A_DAEMON_SET: &str = "a DaemonSet has a pod on every node, and gpu-handoff.io/colocate: required, \
     which is the default, has a group's pods on one: all but one stay Pending; set gpu-handoff.io/colocate to none";
@@ -17,6 +17,10 @@ const OURS: &str = "ours begin with gpu-handoff.io/";
 
 const OWN_USERS: &str = "hostUsers: false: a hand-over works in a user namespace, but NVIDIA's GPU Operator does not support containers with GPUs \
     there (26.3.1): if the runtime says that it cannot create the container, remove it";
+
+const OWN_PROCESSES: &str = "shareProcessNamespace: false: the main process of each container has the number 1, as those of the group's other \
+    pods may, and the driver takes two processes with one number for one: memory and events that they pass to each other by CUDA's own calls \
+    (cudaIpc...) cannot be opened; processes that they start have numbers of the pod's own; remove it unless a container needs the number 1";
 
 /// Of pods that take part and are of a DaemonSet, which the template of one does not say: one on every node, and all on one.
 #[must_use]
@@ -32,6 +36,9 @@ pub(crate) fn of_member(pod: &Pod, wishes: &Wishes) -> Vec<String> {
     }
     if pod.has_own_users() {
         warnings.push(OWN_USERS.to_owned());
+    }
+    if wishes.pids == Pids::Distinct && pod.spec.share_process_namespace == Some(false) {
+        warnings.push(OWN_PROCESSES.to_owned());
     }
     if wishes.colocate == Colocate::Required {
         let hash = crate::group_hash(&wishes.group);

@@ -108,6 +108,9 @@ impl Spaces {
                 }
                 Err(e) => space.went_wrong(&anyhow::Error::new(e), pace::now()),
             }
+            if space.is_tried_again_at_once() {
+                continue;
+            }
             self.settled.send_if_modified(|settled| settled.insert(key.0));
         }
         told
@@ -145,6 +148,7 @@ impl Spaces {
             }
             let space = self.all.entry(key.clone()).or_insert_with(|| Space::new(member.index));
             if let Some((why, was_told)) = &mut space.failed
+                && space.tries > 1
                 && !std::mem::replace(was_told, true)
             {
                 told.push(failed(&key.0, why));
@@ -215,6 +219,12 @@ impl Space {
         }
     }
 
+    /// The first time that it goes wrong says little: the machine may have been busy, or the process ended by which it
+    /// was entered.
+    const fn is_tried_again_at_once(&self) -> bool {
+        self.tries == 1
+    }
+
     fn went_well(&mut self, seeded: &Seeded, forks: u64, now: Instant) {
         let Some(grid) = Grid::of(seeded.pid_max) else { return };
         let numbers = grid.numbers(self.index);
@@ -235,7 +245,8 @@ impl Space {
     fn went_wrong(&mut self, error: &anyhow::Error, now: Instant) {
         let was_told = self.failed.as_ref().is_some_and(|(_, told)| *told);
         self.failed = Some((format!("{error:#}"), was_told));
-        self.again = Some(now + pace::doubled(limits::PIDS_LOOK, self.tries, limits::PIDS_LONGEST_LOOK));
+        let pause = |again| pace::doubled(limits::PIDS_LOOK, again, limits::PIDS_LONGEST_LOOK);
+        self.again = Some(self.tries.checked_sub(1).map_or(now, |again| now + pause(again)));
         self.tries = self.tries.saturating_add(1);
         self.busy = false;
     }
