@@ -12,7 +12,8 @@
 
 use std::fmt;
 
-use kube::Client;
+use kube::config::InClusterError;
+use kube::{Client, Config};
 
 pub mod events;
 pub mod eviction;
@@ -22,14 +23,23 @@ pub mod slices;
 pub mod testing;
 pub mod times;
 
+/// What the kubelet tells every container in its environment: where the API server is.
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+
 /// The API server, as this pod's service account. Clones are the same client.
 #[derive(Clone)]
 pub struct ApiServer(Client);
 
 /// There is an API server for this pod, and it cannot be asked.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server's client cannot be made: {0}")]
-pub struct ClientError(#[source] Box<kube::Error>);
+pub enum ClientError {
+    /// The pod was not given all that it takes. What lacks says its own causes.
+    #[error("this is a pod ({HOST} is set), and cannot use what pods ask the API server with: {0}")]
+    Given(Box<InClusterError>),
+    /// The client says its own causes, too.
+    #[error("the API server's client cannot be made: {0}")]
+    Client(Box<kube::Error>),
+}
 
 /// The API server did not say what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -53,10 +63,17 @@ impl ApiServer {
     /// # Errors
     /// What the pod was given is of no use.
     pub fn of_this_pod() -> Result<Option<Self>, ClientError> {
-        let Ok(mut config) = kube::Config::incluster() else { return Ok(None) };
+        let is_pod = std::env::var_os(HOST).is_some();
+        Self::given(is_pod.then(Config::incluster))
+    }
+
+    /// With what a pod found; `None`: it is none.
+    fn given(found: Option<Result<Config, InClusterError>>) -> Result<Option<Self>, ClientError> {
+        let Some(found) = found else { return Ok(None) };
+        let mut config = found.map_err(|error| ClientError::Given(Box::new(error)))?;
         // Whoever asks has a time for it, and says what was answered: 429 to an eviction is an answer.
         config.default_retry = false;
-        let client = Client::try_from(config).map_err(|error| ClientError(Box::new(error)))?;
+        let client = Client::try_from(config).map_err(|error| ClientError::Client(Box::new(error)))?;
         Ok(Some(Self(client)))
     }
 
@@ -74,5 +91,24 @@ impl From<Client> for ApiServer {
 impl fmt::Debug for ApiServer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_tuple("ApiServer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pod_lacks_is_said_and_it_is_not_taken_for_none() {
+        assert!(ApiServer::given(None).unwrap().is_none());
+        let lacks = InClusterError::ReadDefaultNamespace(io::Error::from(io::ErrorKind::NotFound));
+        let error = ApiServer::given(Some(Err(lacks))).unwrap_err();
+        let said = error.to_string();
+        let lack = "cannot use what pods ask the API server with: failed to read the default namespace: entity not found";
+        assert!(said.ends_with(lack), "{said}");
+        assert!(error.source().is_none(), "and each cause once");
     }
 }
