@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::awake::Room;
 use crate::config::descriptor_limit;
@@ -135,9 +135,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
                 if let News::Policy(policy) = &news {
                     prove_if_needed(policy, &mut unproven, &mut in_background);
                 }
-                lanes.hear(news);
-                if lanes.has_too_many_unclosed() {
-                    break Some("too many slots that are gone do not close, for what was sent to them: the next broker is without them");
+                if let Err(why) = lanes.hear(news) {
+                    break Some(why);
                 }
                 if is_policy {
                     alive.send_modify(|taken| *taken += 1);
@@ -149,10 +148,18 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     owner.stop();
     drop(unproven);
     stopping.send_replace(true);
-    wind_down(tasks, lanes.into_threads()).await?;
+    if let Some(why) = broken {
+        // The node may not wait for the rest.
+        error!(why, "the broker ends");
+    }
+    outcome(broken, wind_down(tasks, lanes.into_threads()).await)
+}
+
+/// What is said of the end in the end: what broke first, and with it what else did not come to its end.
+fn outcome(broken: Option<&'static str>, wound_down: anyhow::Result<()>) -> anyhow::Result<()> {
     match broken {
-        Some(why) => bail!(why),
-        None => Ok(()),
+        Some(why) => wound_down.context(why).and_then(|()| bail!(why)),
+        None => wound_down,
     }
 }
 
@@ -285,5 +292,18 @@ mod tests {
         };
         let (topology, ()) = tokio::join!(surveyed(&client), answers);
         assert_eq!(topology, Some(Topology::default()));
+    }
+
+    #[test]
+    fn why_the_broker_ends_is_said_whatever_else_does_not_end() {
+        let said = |broken, wound_down| outcome(broken, wound_down).map_err(|e| format!("{e:#}"));
+        let stuck = || Err(anyhow::anyhow!("a lane is stuck"));
+        assert_eq!(said(None, Ok(())), Ok(()));
+        assert_eq!(said(None, stuck()), Err("a lane is stuck".to_owned()));
+        assert_eq!(said(Some("the node is gone"), Ok(())), Err("the node is gone".to_owned()));
+        assert_eq!(
+            said(Some("the node is gone"), stuck()),
+            Err("the node is gone: a lane is stuck".to_owned())
+        );
     }
 }

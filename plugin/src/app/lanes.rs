@@ -25,6 +25,10 @@ mod serving;
 
 use serving::{Ground, Serving};
 
+/// Why the broker ends then.
+const TOO_MANY_UNCLOSED: &str =
+    "too many slots that are gone do not close, for what was sent to them: the next broker is without them";
+
 /// The members, by their slots.
 pub(super) struct Lanes {
     ground: Ground,
@@ -77,7 +81,10 @@ impl Lanes {
     }
 
     /// Does what the node says of members. What concerns one that is not there any more is of no interest.
-    pub(super) fn hear(&mut self, news: News) {
+    ///
+    /// # Errors
+    /// Why the broker is to end.
+    pub(super) fn hear(&mut self, news: News) -> Result<(), &'static str> {
         match news {
             News::Came(member, listener) => self.come(member, listener),
             News::Left(slot) => self.leave(&slot),
@@ -91,6 +98,7 @@ impl Lanes {
             News::Ending(slot, until) => self.learn(&slot, |here| here.ending = Some(until)),
             News::Policy(policy) => self.go_by(*policy),
         }
+        if self.has_too_many_unclosed() { Err(TOO_MANY_UNCLOSED) } else { Ok(()) }
     }
 
     /// A member has come: it is served, or what keeps it from that is told.
@@ -180,7 +188,7 @@ impl Lanes {
 
     /// Whether more slots of members that left stay open than may. Each takes a descriptor that a buffer could have, and nobody here can
     /// make the close of one come back; the end of the process does.
-    pub(super) fn has_too_many_unclosed(&self) -> bool {
+    fn has_too_many_unclosed(&self) -> bool {
         self.closer.waiting() > self.unclosed
     }
 
