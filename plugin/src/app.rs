@@ -23,7 +23,8 @@ use tokio::time::{interval, sleep};
 use tracing::{error, info, warn};
 
 use crate::awake::Room;
-use crate::config::descriptor_limit;
+use crate::closer::most_unclosed;
+use crate::config::{descriptor_limit, descriptors_for_buffers};
 use crate::gpu::{Gpus, Starter, Workers};
 use crate::identity;
 use crate::journal::{Holder, Journal, StateDir};
@@ -70,7 +71,7 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     let state = StateDir::open(state, boot).context("open the state directory")?;
     let (stopping, stopped) = watch::channel(false);
     let (workers, reach) = Workers::new(Starter::new(node.clone()), known_gpus(&setup, &members));
-    let capacity = Capacity { descriptors: descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS) };
+    let capacity = Capacity { descriptors: descriptors_for_buffers(descriptors) };
     let (journal, found) = Journal::open(state.clone()).context("begin the journal")?;
     let has_ended = |holder: Holder| identity::has_ended_since(holder.pid, holder.started);
     let past = Past { found: found.without_those_that_have_ended(has_ended), clock: boot_clock() };
@@ -92,7 +93,8 @@ async fn serve(start: Start, descriptors: u64) -> anyhow::Result<()> {
     };
     // Without members nobody else could ever ask for a worker, and their supervisor would end.
     let _asks_for_workers = shared.workers.clone();
-    let (mut lanes, mut ended) = Lanes::new(&setup, policy.clone(), shared.clone());
+    let (mut lanes, mut ended) =
+        Lanes::new(&setup, policy.clone(), shared.clone(), most_unclosed(descriptors));
     for (member, listener) in members {
         lanes.come(member, listener);
     }

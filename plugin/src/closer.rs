@@ -2,7 +2,8 @@
 //! what was sent over these, descriptors too; a close of such a one takes for as long as whoever sent it likes. So it is done in
 //! threads of their own, so many at a time, and so many of one namespace; what finds none stays open until one of them comes back.
 //! Node and broker have one each, and see to it that not too much waits: the node takes no member in without room for it, the broker,
-//! which cannot say no to who leaves, ends at [`limits::UNCLOSED`]. What is open when the process ends the kernel closes, and waits for nobody's lingering then.
+//! which cannot say no to who leaves, ends at [`most_unclosed`]. What is open when the process ends the kernel closes, and waits
+//! for nobody's lingering then.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
@@ -14,6 +15,13 @@ use gpu_handoff_protocol::Namespace;
 use tracing::warn;
 
 use crate::limits;
+
+/// How many slots that are gone may stay open in a broker that may have so many descriptors open. They are kept for them, so
+/// that none of its other work is without a descriptor before it ends for them.
+pub(crate) const fn most_unclosed(descriptors: u64) -> u64 {
+    let share = descriptors / limits::UNCLOSED_SHARE;
+    if share < limits::UNCLOSED { share } else { limits::UNCLOSED }
+}
 
 /// What strangers may have put something into: dropped, it stays open until the process ends.
 #[derive(Debug)]

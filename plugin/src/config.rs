@@ -14,7 +14,7 @@ use crate::cli::{BrokerUser, NodeArgs};
 use crate::identity::cgroup::Root;
 use crate::members::{self, StaticMember, StaticMembers};
 use crate::node::policy::{Origin, PolicyFile};
-use crate::{awake, limits};
+use crate::{awake, closer, limits};
 
 mod error;
 
@@ -223,6 +223,12 @@ pub fn descriptor_limit() -> u64 {
     hard.unwrap_or(limits::WANTED_DESCRIPTORS).min(limits::WANTED_DESCRIPTORS)
 }
 
+/// How many of those may hold buffers.
+#[must_use]
+pub(crate) fn descriptors_for_buffers(limit: u64) -> u64 {
+    limit.saturating_sub(limits::RESERVED_DESCRIPTORS + closer::most_unclosed(limit))
+}
+
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "run directory  {}", self.run_dir.display())?;
@@ -233,7 +239,7 @@ impl fmt::Display for Config {
             None => writeln!(f, "broker         as the node's user {}", rustix::process::geteuid().as_raw())?,
         }
         writeln!(f, "               held to its own files {}", Held::could_be())?;
-        let for_buffers = self.descriptors.saturating_sub(limits::RESERVED_DESCRIPTORS);
+        let for_buffers = descriptors_for_buffers(self.descriptors);
         writeln!(
             f,
             "descriptors    {} (the hard limit, at most {}), {for_buffers} of them for buffers",
@@ -302,6 +308,24 @@ mod tests {
         let policy = shown.lines().find_map(|line| line.strip_prefix("policy ")).unwrap().trim();
         assert!(policy.starts_with(r#"{"legacy":"deny","kinds":["vmm","timeline"],"#), "{policy}");
         assert_eq!(serde_json::from_str::<Policy>(policy).unwrap(), good.policy);
+    }
+
+    #[test]
+    fn what_a_broker_may_have_open_is_for_itself_slots_that_stay_open_and_buffers() {
+        for (limit, unclosed, for_buffers) in [
+            (limits::WANTED_DESCRIPTORS, 1_024, 64_256),
+            (16_384, 1_024, 15_104),
+            (4_096, 256, 3_584),
+            (1_024, 64, 704),
+            (256, 16, 0),
+            (0, 0, 0),
+        ] {
+            assert_eq!(
+                (closer::most_unclosed(limit), descriptors_for_buffers(limit)),
+                (unclosed, for_buffers)
+            );
+            assert!(for_buffers == 0 || limits::RESERVED_DESCRIPTORS + unclosed + for_buffers == limit);
+        }
     }
 
     #[test]

@@ -96,7 +96,8 @@ pub const WORKER_FAILURE_PAUSE: Duration = Duration::from_secs(600);
 pub const SELF_TEST_TIME: Duration = Duration::from_secs(30);
 /// Most descriptors that the broker asks for, however many it may have.
 pub const WANTED_DESCRIPTORS: u64 = 65_536;
-/// Descriptors that the daemon keeps for itself: sockets, pidfds, logs; the rest may hold buffers.
+/// Descriptors that the daemon keeps for itself: sockets, pidfds, logs. The rest may hold buffers, and slots that are gone
+/// ([`UNCLOSED`]).
 pub const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long the daemon lets its threads end after it was told to stop.
 pub const STOP_TIME: Duration = Duration::from_secs(5);
@@ -183,7 +184,9 @@ pub const CLOSERS_OF_NAMESPACE: usize = 16;
 pub const UNCLOSED_OF_NAMESPACE: usize = 64;
 /// Slots that are gone, which wait in the broker for a thread that closes them: as many as may leave at once. With one more
 /// the broker ends, which closes all of them, and another one takes over. In the node they are slots that are taken.
-pub const UNCLOSED: usize = MEMBERS;
+pub const UNCLOSED: u64 = MEMBERS as u64;
+/// At most this part of what the broker may have open: so much of it is kept for them.
+pub const UNCLOSED_SHARE: u64 = 16;
 /// Words of the broker that wait for room in the pipe to the node, with which no further are taken up.
 pub const NODE_WORDS: usize = 128;
 /// How long the node looks for the device nodes that a process has, which may be on a file system that does not answer.

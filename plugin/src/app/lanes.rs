@@ -65,13 +65,19 @@ enum State {
 }
 
 impl Lanes {
-    /// None yet; and where the members are told whose lane has ended, however it did.
-    pub(super) fn new(setup: &Setup, policy: Policy, shared: Shared) -> (Self, mpsc::Receiver<MemberId>) {
+    /// None yet; and where the members are told whose lane has ended, however it did. So many of their slots may stay open
+    /// when they are gone.
+    pub(super) fn new(
+        setup: &Setup,
+        policy: Policy,
+        shared: Shared,
+        unclosed: u64,
+    ) -> (Self, mpsc::Receiver<MemberId>) {
         let (ends, ended) = mpsc::channel(limits::MEMBERS);
         let (daemon_user, cgroup_root) = (setup.daemon_user, setup.cgroup_root.clone());
         let ground = Ground { shared, daemon_user, cgroup_root, ends };
         let (members, ending, closer) = (BTreeMap::new(), HashMap::new(), Closer::default());
-        let unclosed = limits::UNCLOSED;
+        let unclosed = usize::try_from(unclosed).unwrap_or(limits::MEMBERS);
         (Self { ground, policy, last: 0, members, ending, closer, unclosed }, ended)
     }
 

@@ -71,7 +71,7 @@ impl Stage {
         let daemon_user = rustix::process::geteuid().as_raw();
         let (boot, cgroup_root) = (BOOT.0, Root::default());
         let setup = Setup { boot, cgroup_root, gpus: Vec::new(), awake: 0, daemon_user };
-        let (lanes, ended) = Lanes::new(&setup, Policy::default(), shared);
+        let (lanes, ended) = Lanes::new(&setup, Policy::default(), shared, limits::UNCLOSED);
         Self { lanes, ended, tells, folder: tempfile::tempdir().unwrap(), _stop: stop }
     }
 
