@@ -95,7 +95,7 @@ async fn drive(root: &Path, instance: &str) -> Outcome {
     let socket = csi::socket_in(&root.join("plugins"));
     let (state, mut states) = watch::channel(registration::State::default());
     let settings = registration::Settings {
-        folder: root.join("plugins_registry"),
+        folder: registration::folder_in(root),
         instance: instance.to_owned(),
         endpoint: socket.clone(),
     };

@@ -2,7 +2,7 @@
 //!
 //! | module | socket | who serves |
 //! |---|---|---|
-//! | [`registration`] | `plugins_registry/gpu-handoff.io@<instance>-reg.sock` | this crate: the kubelet's plugin watcher asks |
+//! | [`registration`] | `plugins_registry/gpu-handoff.io@<hash>-reg.sock` | this crate: the kubelet's plugin watcher asks |
 //! | [`csi`] | `plugins/gpu-handoff.io/csi.sock` | this crate: the kubelet asks for volumes |
 //! | [`pods`] | `pods-api/pods-api.sock`, or the API server | the kubelet: the pods of this node |
 //! | [`resources`] | `pod-resources/kubelet.sock` | the kubelet: the devices of its containers |

@@ -20,8 +20,9 @@ pub const REQUEST_BYTES: usize = 256 << 10;
 /// Bytes of all headers of a call.
 pub const HEADER_BYTES: u32 = 16 << 10;
 
-/// Bytes of an instance's name, in the name of its registration socket.
-pub const INSTANCE_BYTES: usize = 36;
+/// Bytes of the hash of an instance's name that its registration socket is named by, in twice as many digits: so few that a
+/// root folder of the kubelet's may have 48 bytes, and so many that no two instances have the same.
+pub const INSTANCE_HASH_BYTES: usize = 8;
 /// Bytes of what the kubelet says of a registration, as it is kept.
 pub const TOLD_BYTES: usize = 1 << 10;
 

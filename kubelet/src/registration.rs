@@ -1,13 +1,14 @@
 //! Makes the driver known to the kubelet, whose plugin watcher asks whoever has a socket in its folder.
 //!
-//! The kubelet takes the driver while the socket's file is there, finds it again when it starts, and forgets the driver when the
-//! file goes. Each instance has a file of its own name: one that ends late must not take its successor's away. The kubelet
-//! refuses a second instance for as long as it knows the first, so files of instances that are dead go before ours comes.
+//! The kubelet takes the driver while the socket's file is there, finds it again when it starts, and forgets the driver when
+//! the file goes. Each instance has a file of its own name, by a hash of its own, as a path has little room: one that ends
+//! late must not take its successor's away. The kubelet refuses a second instance for as long as it knows the first, so files
+//! of instances that are dead go before ours comes.
 //!
-//! **Why there is an @ in the file's name.** The plugin watcher's HTTP/2 requests have the socket's path, percent-encoded, as their
-//! authority, which is none (`%` may not be in a host), and the HTTP/2 library here refuses them. What comes before an @ is not the
-//! host, and may have percent signs: `%2Fvar%2F…%2Fgpu-handoff.io@INSTANCE-reg.sock` is an authority. (So since Kubernetes 1.29; before, the
-//! path came as it is, which no name helps.)
+//! **Why there is an @ in the file's name.** The plugin watcher's HTTP/2 requests have the socket's path, percent-encoded, as
+//! their authority, which is none (`%` may not be in a host), and the HTTP/2 library here refuses them. What comes before an @
+//! is not the host, and may have percent signs: `%2Fvar%2F…%2Fgpu-handoff.io@HASH-reg.sock` is an authority. (So since
+//! Kubernetes 1.29; before, the path came as it is, which no name helps.)
 
 use std::future::Future;
 use std::io;
@@ -23,19 +24,20 @@ use crate::proto::pluginregistration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 use crate::serving::{self, ServeError};
+pub use crate::socket::SocketError;
 use crate::socket::{self, Place};
 use crate::{DRIVER, limits};
 
 /// The version of CSI that drivers name to the kubelet: it tells 1.x from older ones.
 const VERSION: &str = "1.0.0";
-/// What the names of our registration sockets begin and end with; between is the instance.
+/// What the names of our registration sockets begin and end with; between is the instance's hash.
 const PREFIX: &str = "gpu-handoff.io@";
 const SUFFIX: &str = "-reg.sock";
 
 /// Where and as whom to register.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder that the kubelet watches: `plugins_registry` in its root.
+    /// The folder that the kubelet watches: see [`folder_in`].
     pub folder: PathBuf,
     /// What tells this instance from all others: the UID of the plugin's pod, say.
     pub instance: String,
@@ -47,8 +49,30 @@ impl Settings {
     /// The registration socket of this instance.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.join(format!("{PREFIX}{}{SUFFIX}", self.instance))
+        socket_of(&self.folder, &self.instance)
     }
+}
+
+/// The folder that the kubelet watches, in its root.
+#[must_use]
+pub fn folder_in(root: &Path) -> PathBuf {
+    root.join("plugins_registry")
+}
+
+/// Whether this folder of the kubelet's leaves room for the paths of our sockets, of which none is longer than this one's.
+///
+/// # Errors
+/// It does not.
+pub fn fits_in(root: &Path) -> Result<(), SocketError> {
+    // All instances' are of one length.
+    socket::fits(&socket_of(&folder_in(root), ""))
+}
+
+fn socket_of(folder: &Path, instance: &str) -> PathBuf {
+    let hash = blake3::hash(instance.as_bytes());
+    let bytes = &hash.as_bytes()[..limits::INSTANCE_HASH_BYTES];
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(format!("{PREFIX}{digits}{SUFFIX}"))
 }
 
 /// How far the registration is.
@@ -74,10 +98,8 @@ pub async fn serve(
     state: watch::Sender<State>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let instance = &settings.instance;
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if instance.is_empty() || instance.len() > limits::INSTANCE_BYTES || !instance.bytes().all(fits) {
-        return Err(ServeError::Instance(instance.clone()));
+    if settings.instance.is_empty() {
+        return Err(ServeError::Instance);
     }
     remove_dead(&settings.folder);
     let path = settings.socket();

@@ -20,9 +20,9 @@ pub enum ServeError {
     /// Its socket could not be made.
     #[error("begin to serve")]
     Socket(#[from] SocketError),
-    /// The name of this instance is not one.
-    #[error("an instance's name has 1 to {most} of a-z, 0-9 and -, not {0:?}", most = limits::INSTANCE_BYTES)]
-    Instance(String),
+    /// The name of this instance is empty.
+    #[error("this instance has no name, which tells it from others")]
+    Instance,
     /// What the transport said.
     #[error("serve at {path}")]
     Transport {

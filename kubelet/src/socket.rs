@@ -19,7 +19,7 @@ pub enum SocketError {
     /// The kernel's addresses have no room for it.
     #[error("the path of the socket {path} has {} bytes, more than the kernel takes ({})", path.as_os_str().len(), limits::SOCKET_PATH_BYTES)]
     TooLong {
-        /// Where it was to be.
+        /// Where it was to be, by the name that it has until it listens.
         path: PathBuf,
     },
     /// Another process listens there.
@@ -137,6 +137,11 @@ pub(crate) fn is_dead_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) && !answers(path)
 }
 
+/// Whether a socket can be made there.
+pub(crate) fn fits(path: &Path) -> Result<(), SocketError> {
+    hidden_name(path).map(drop)
+}
+
 /// A name that the kubelet's watcher passes over.
 fn hidden_name(path: &Path) -> Result<PathBuf, SocketError> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -146,7 +151,7 @@ fn hidden_name(path: &Path) -> Result<PathBuf, SocketError> {
     hidden.push(name);
     let hidden = folder.join(hidden);
     if hidden.as_os_str().len() > limits::SOCKET_PATH_BYTES {
-        return Err(SocketError::TooLong { path: path.to_owned() });
+        return Err(SocketError::TooLong { path: hidden });
     }
     Ok(hidden)
 }
@@ -232,6 +237,6 @@ mod tests {
     #[tokio::test]
     async fn a_path_that_is_too_long_is_named() {
         let error = Place::take(Path::new(&format!("/tmp/{}", "x".repeat(200)))).unwrap_err();
-        assert!(error.to_string().contains("has 205 bytes"), "{error}");
+        assert!(error.to_string().contains("has 206 bytes"), "{error}");
     }
 }

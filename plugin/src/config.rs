@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use gpu_handoff_kubelet::registration;
 use gpu_handoff_logs::LogFormat;
 use gpu_handoff_policy::Policy;
 use gpu_handoff_protocol::{BootTag, SlotId};
@@ -109,9 +110,11 @@ impl Config {
             }
             (Some(path), _) => (members::read(&path)?, None),
             (None, Some(node)) => {
+                let (root, run_dir) = (args.kubelet_root, run_dir.clone());
+                registration::fits_in(&root)
+                    .map_err(|source| ConfigError::KubeletRoot { root: root.clone(), source })?;
                 let instance = args.instance.unwrap_or_else(|| format!("pid-{}", std::process::id()));
-                let kubelet =
-                    KubeletConfig { root: args.kubelet_root, node, instance, run_dir: run_dir.clone() };
+                let kubelet = KubeletConfig { root, node, instance, run_dir };
                 (StaticMembers::default(), Some(kubelet))
             }
             (None, None) => return Err(ConfigError::NoMembers),
@@ -268,35 +271,51 @@ mod tests {
     use super::*;
     use crate::cli::NriArgs;
 
+    fn args(run_dir: &Path) -> NodeArgs {
+        let (nri_socket, nri_name) = ("/nowhere".into(), "gpu-handoff".to_owned());
+        NodeArgs {
+            run_dir: run_dir.to_path_buf(),
+            state_dir: None,
+            static_members: None,
+            kubelet_root: "/nowhere".into(),
+            node_name: None,
+            instance: None,
+            policy: None,
+            kubelet_socket: "/nowhere".into(),
+            broker_user: None,
+            nvidia_proc_root: "/proc".into(),
+            nvidia_dev_root: "/dev".into(),
+            slots: limits::MEMBERS,
+            awake: None,
+            admin_group: None,
+            nri: NriArgs { nri_socket, nri_index: 90, nri_name },
+            check_config: false,
+        }
+    }
+
+    #[test]
+    fn a_kubelets_root_folder_without_room_for_sockets_is_refused_with_how_much_there_is() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let config = |bytes: usize| {
+            let root = format!("/{}", "k".repeat(bytes - 1)).into();
+            let args =
+                NodeArgs { kubelet_root: root, node_name: Some("n".to_owned()), ..args(run_dir.path()) };
+            Config::new(args, LogFormat::Text)
+        };
+        assert!(config(48).unwrap().kubelet.is_some());
+        let refused = config(49).unwrap_err();
+        assert!(refused.to_string().ends_with("(--kubelet-root), of at most 48 bytes"), "{refused}");
+        assert!(matches!(refused, ConfigError::KubeletRoot { .. }));
+    }
+
     #[test]
     fn static_members_are_refused_where_a_kubelet_is() {
         let folder = tempfile::tempdir().unwrap();
         let members = folder.path().join("members.json");
         std::fs::write(&members, r#"{"members":[]}"#).unwrap();
         let config = |kubelet_socket: PathBuf| {
-            let args = NodeArgs {
-                run_dir: folder.path().to_path_buf(),
-                state_dir: None,
-                static_members: Some(members.clone()),
-                kubelet_root: "/nowhere".into(),
-                node_name: None,
-                instance: None,
-                policy: None,
-                kubelet_socket,
-                broker_user: None,
-                nvidia_proc_root: "/proc".into(),
-                nvidia_dev_root: "/dev".into(),
-                slots: limits::MEMBERS,
-                awake: None,
-                admin_group: None,
-                nri: NriArgs {
-                    nri_socket: "/nowhere".into(),
-                    nri_index: 90,
-                    nri_name: "gpu-handoff".to_owned(),
-                },
-                check_config: false,
-            };
-            Config::new(args, LogFormat::Text)
+            let static_members = Some(members.clone());
+            Config::new(NodeArgs { static_members, kubelet_socket, ..args(folder.path()) }, LogFormat::Text)
         };
         let good = config(folder.path().join("absent")).unwrap();
         assert_eq!(good.state_dir, folder.path().join("state"));

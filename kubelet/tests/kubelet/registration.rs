@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use gpu_handoff_kubelet::ServeError;
-use gpu_handoff_kubelet::registration::{Settings, State, serve};
+use gpu_handoff_kubelet::registration::{Settings, State, fits_in, folder_in, serve};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,7 @@ struct Running {
 
 fn start(folder: &Path, instance: &str) -> Running {
     let settings = Settings {
-        folder: folder.join("plugins_registry"),
+        folder: folder_in(folder),
         instance: instance.to_owned(),
         endpoint: "/var/lib/kubelet/plugins/gpu-handoff.io/csi.sock".into(),
     };
@@ -71,7 +71,6 @@ async fn the_kubelet_asks_and_says_how_it_went() {
         assert_eq!(*running.state.borrow_and_update(), expected);
     }
     let socket = running.settings.socket();
-    assert!(socket.ends_with("plugins_registry/gpu-handoff.io@one-reg.sock"));
     end(running).await;
     assert!(!socket.exists());
 }
@@ -110,12 +109,36 @@ async fn what_the_dead_left_is_removed_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_instance_has_a_name_that_is_one() {
+async fn an_instance_has_a_name() {
     let folder = tempfile::tempdir().unwrap();
-    for bad in ["", "../x", "a b", &"a".repeat(37)] {
-        let error = soon(start(folder.path(), bad).task).await.unwrap().unwrap_err();
-        assert!(matches!(error, ServeError::Instance(_)), "{error}");
-    }
+    let error = soon(start(folder.path(), "").task).await.unwrap().unwrap_err();
+    assert!(matches!(error, ServeError::Instance), "{error}");
+}
+
+/// As long a name as a pod's UID.
+const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+#[tokio::test]
+async fn the_longest_root_folder_that_fits_is_one_in_which_the_kubelet_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let longest = "/var/snap/microk8s/common/var/lib/kubelet".len() + 7;
+    let fill = longest - folder.path().as_os_str().len() - 1;
+    let [root, longer] = [fill, fill + 1].map(|n| folder.path().join("r".repeat(n)));
+    let error = fits_in(&longer).unwrap_err();
+    assert!(error.to_string().contains("has 108 bytes, more than the kernel takes (107)"), "{error}");
+    assert!(matches!(soon(start(&longer, UID).task).await.unwrap(), Err(ServeError::Socket(_))));
+    fits_in(&root).unwrap();
+    let running = start(&root, UID);
+    ask(&running).await;
+    // The one of the services is shorter.
+    let services = gpu_handoff_kubelet::csi::socket_in(&root.join("plugins"));
+    assert!(services.as_os_str().len() <= running.settings.socket().as_os_str().len());
+    let other = start(&root, &UID.replace('2', "3"));
+    assert_ne!(other.settings.socket(), running.settings.socket());
+    ask(&other).await;
+    end(other).await;
+    ask(&running).await;
+    end(running).await;
 }
 
 #[tokio::test]

@@ -43,6 +43,17 @@ pub enum ConfigError {
         /// The path.
         path: PathBuf,
     },
+    /// The kubelet's root folder leaves no room for our sockets.
+    #[error(
+        "no sockets for the kubelet can be made in {}: give it a shorter root folder (--kubelet-root), of at most 48 bytes",
+        root.display()
+    )]
+    KubeletRoot {
+        /// The folder.
+        root: PathBuf,
+        /// Which socket.
+        source: gpu_handoff_kubelet::registration::SocketError,
+    },
     /// The container runtime would not take this plugin.
     #[error("the container runtime cannot be answered")]
     Runtime(#[from] gpu_handoff_nri::SettingsError),

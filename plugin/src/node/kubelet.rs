@@ -99,7 +99,7 @@ impl Kubelet {
         let served = csi::serve(services, commands, until(stopped.clone()));
         tasks.spawn(async { served.await.context("serve volumes to the kubelet") });
         let settings = registration::Settings {
-            folder: config.root.join("plugins_registry"),
+            folder: registration::folder_in(&config.root),
             instance: config.instance.clone(),
             endpoint: config.services(),
         };
