@@ -39,7 +39,9 @@ pub(super) fn outlook(
         return alone(elsewhere);
     }
     let Holds::These(own) = own else { return None };
-    let is_of_another = |mate: &Mate<'_>| mate.pod.namespace != pod.namespace;
+    // Who holds none, or is not known yet to hold one, is none that a claim would have to be for.
+    let holds_some = |mate: &Mate<'_>| matches!(mate.holds, Some(Holds::These(held)) if !held.is_empty());
+    let is_of_another = |mate: &Mate<'_>| mate.pod.namespace != pod.namespace && holds_some(mate);
     let remedy = if mates.iter().any(is_of_another) { SEVERAL_NAMESPACES } else { ONE_GPU };
     let mut nearest: Option<(Lacks, &PodRef, DeviceUuid)> = None;
     for mate in mates {
@@ -174,18 +176,22 @@ mod tests {
 
     #[test]
     fn pods_of_two_namespaces_are_told_of_no_claim_that_could_be_of_both() {
-        let (near, guest, holds) = (pod("n", "near"), pod("guest", "g"), these(&[2]));
-        let remedy = |mates: &[&PodRef]| {
-            let mates: Vec<_> = mates.iter().map(|pod| Mate { pod, holds: Some(&holds) }).collect();
+        let (near, guest, holds, none) = (pod("n", "near"), pod("guest", "g"), these(&[2]), these(&[]));
+        let remedy = |mates: &[(&PodRef, Option<&Holds>)]| {
+            let mates: Vec<_> = mates.iter().map(|&(pod, holds)| Mate { pod, holds }).collect();
             let nobody = Elsewhere::Pods(Vec::new());
             let refusal =
                 outlook(&pod("n", "own"), &these(&[1]), &mates, &nobody, Some(&topology())).unwrap();
             assert_eq!(refusal.code(), Code::GpuNotReachable);
             refusal.remedy().to_owned()
         };
-        let claim = "let all pods of the group name one ResourceClaim";
-        assert!(remedy(&[&near]).starts_with(claim));
-        for mates in [&[&guest][..], &[&near, &guest]] {
+        let near = (&near, Some(&holds));
+        // A guest that holds no GPU, or that nothing is known of yet, is in no claim's way.
+        for mates in [&[near][..], &[near, (&guest, Some(&none))], &[(&guest, None), near]] {
+            let said = remedy(mates);
+            assert!(said.starts_with("let all pods of the group name one ResourceClaim"), "{said}");
+        }
+        for mates in [&[(&guest, Some(&holds))][..], &[near, (&guest, Some(&holds))]] {
             let said = remedy(mates);
             assert!(said.starts_with("let pods of different namespaces take time slices"), "{said}");
         }
