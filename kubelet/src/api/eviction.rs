@@ -83,11 +83,9 @@ mod tests {
     async fn evicted(status: u16) -> (Result<bool, EvictError>, Asked) {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let asked = Arc::clone(&heard);
-        let body = json!({"kind": "Status", "apiVersion": "v1", "code": status, "message": "because",
-            "status": if status < 300 { "Success" } else { "Failure" }, "reason": "x", "metadata": {}});
         let api_server = ApiServer::answering(move |asked| {
             heard.lock().unwrap().push(asked);
-            std::future::ready(Answer { status, body: body.clone() })
+            std::future::ready(Answer::status(status, "because"))
         });
         let [namespace, name, uid] = ["ml", "holder", "2c48913c"].map(str::to_owned);
         let outcome = api_server.evict(&PodName { namespace, name, uid }).await;

@@ -3,7 +3,7 @@
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::service_fn;
 
 use super::ApiServer;
@@ -26,6 +26,17 @@ pub struct Answer {
     pub status: u16,
     /// The object, or the failure.
     pub body: Value,
+}
+
+impl Answer {
+    /// What it says of a deed alone, in these words: done, or why not.
+    #[must_use]
+    pub fn status(code: u16, message: &str) -> Self {
+        let status = if code < 300 { "Success" } else { "Failure" };
+        let body = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": message,
+            "status": status, "reason": "x", "metadata": {}});
+        Self { status: code, body }
+    }
 }
 
 impl ApiServer {

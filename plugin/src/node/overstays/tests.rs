@@ -114,11 +114,10 @@ type Heard = Arc<Mutex<Vec<Asked>>>;
 fn api_server(code: u16, message: &str) -> (ApiServer, Heard) {
     let asked = Heard::default();
     let heard = Arc::clone(&asked);
-    let body = json!({"kind": "Status", "apiVersion": "v1", "code": code, "message": message,
-        "status": if code < 300 { "Success" } else { "Failure" }, "reason": "x", "metadata": {}});
+    let answer = Answer::status(code, message);
     let api_server = ApiServer::answering(move |asked| {
         heard.lock().unwrap().push(asked);
-        std::future::ready(Answer { status: code, body: body.clone() })
+        std::future::ready(answer.clone())
     });
     (api_server, asked)
 }
