@@ -372,8 +372,9 @@ pub const MAPS_BYTES: u64 = 64 << 20;
 pub const MOUNTINFO_BYTES: u64 = 16 << 20;
 /// Bytes that are read of what is said of an open file: what is looked for stands at the beginning.
 pub const FDINFO_BYTES: usize = 256;
-/// What the node may ask the thread at a time that looks after what groups share: it waits for each answer.
-pub const GROUP_ASKS: usize = 64;
+/// What the node may ask the thread at a time that looks after what groups share: that all members leave, and one thing more
+/// for which it waits.
+pub const GROUP_ASKS: usize = 2 * MEMBERS;
 /// How long that thread waits at most before it looks around.
 pub const GROUPS_LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How often it is looked whether processes were started, and where, while members have process numbers of their own.

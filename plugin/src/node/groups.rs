@@ -93,12 +93,12 @@ impl Groups {
         answer.await.unwrap_or(Err(EnterError::Ending))
     }
 
-    /// A member's volume is gone, and with it its containers.
-    pub(in crate::node) async fn leave(&self, group: GroupKey, member: PodUid) {
+    /// A member's volume is gone, and with it its containers. Nobody has to wait until nothing is left of what it shared,
+    /// which takes seconds of a million files: whoever asks for something afterwards finds it done.
+    pub(in crate::node) fn leave(&self, group: GroupKey, member: PodUid) -> oneshot::Receiver<()> {
         let (asker, answer) = oneshot::channel();
         self.ask(Ask::Leave(group, member, asker));
-        // Where nobody answers, the daemon ends: its next life sees that the member is gone.
-        let _ = answer.await;
+        answer
     }
 
     /// What a member shares now.
@@ -116,7 +116,7 @@ impl Groups {
     }
 
     fn ask(&self, ask: Ask) {
-        // Whoever asks waits for the answer, so that there is room; dropped, it is one.
+        // Each member leaves once, and whoever asks for something else waits for the answer, so that there is room.
         if self.asks.as_ref().is_none_or(|asks| asks.try_send(ask).is_err()) {
             error!("the thread that looks after what groups share does not take what it is asked");
         }

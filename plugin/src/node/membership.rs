@@ -261,7 +261,7 @@ impl Membership {
             Err(refusal) => Err(refusal),
         };
         if done.is_err() {
-            self.forget(&volume).await;
+            self.forget(&volume);
             self.records.remove(&slot);
             self.leave(slot).await?;
         } else {
@@ -328,7 +328,7 @@ impl Membership {
             return Ok(Err(Refusal::Internal(format!("the slot at {target} cannot be unmounted: {e}"))));
         }
         if let Some(volume) = self.is_seen_to(&unpublish.volume) {
-            self.forget(&volume).await;
+            self.forget(&volume);
             self.records.remove(&volume.slot);
         }
         if let Some(Served { volume, .. }) = self.volumes.remove(&unpublish.volume) {
@@ -341,7 +341,7 @@ impl Membership {
     /// The member of a volume that is not there any more.
     async fn end(&mut self, volume: &Volume, why: &'static str) -> Result<(), Stopping> {
         info!(slot = %volume.slot, pod = %volume.pod, why, "the pod takes part no longer");
-        self.forget(volume).await;
+        self.forget(volume);
         self.leave(volume.slot.clone()).await?;
         self.weigh_held_back(&volume.group).await
     }

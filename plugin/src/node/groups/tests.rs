@@ -169,7 +169,7 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     wait(&3, || things(&shared).len());
     looked();
     one.end();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
     wait(
         &set(&["folder", "linked", "mapped", "moved-by-two", "moved-over", "open", "other-name", "own"]),
         || names(&shared),
@@ -186,7 +186,7 @@ async fn what_a_member_left_and_nobody_else_made_or_holds_is_removed() {
     assert_eq!(there(), of(&[attached, own]));
     two.end();
     wait(&of(&[own]), there);
-    groups.leave(group("g"), pod(2)).await;
+    groups.leave(group("g"), pod(2)).await.unwrap();
     assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
 }
 
@@ -222,11 +222,11 @@ async fn what_nobody_can_name_the_maker_of_goes_with_the_last_who_may_have_made_
     run(2, &["ipcmk", "--queue"]);
     wait(&3, || things(&shared).len());
     looked();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
     wait(&set(&["twos"]), || names(&shared));
     wait(&1, || things(&shared).len());
     assert!(!queues.contains(&things(&shared)[0]));
-    groups.leave(group("g"), pod(2)).await;
+    groups.leave(group("g"), pod(2)).await.unwrap();
     assert!(!path.exists());
 }
 
@@ -247,7 +247,7 @@ async fn who_is_still_there_when_a_group_ends_keeps_nothing_of_the_next() {
     let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
     let path = format!("/proc/{}/ns/mnt", elsewhere.id());
     wait(&true, || std::fs::read_link(&path).is_ok_and(|other| other != own));
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
     assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 0);
     let next = enter().await.unwrap();
     assert_ne!(next.shm.as_ref().unwrap().number, shared.shm.unwrap().number);
@@ -257,7 +257,7 @@ async fn who_is_still_there_when_a_group_ends_keeps_nothing_of_the_next() {
     late.end();
     elsewhere.kill().unwrap();
     elsewhere.wait().unwrap();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn more_files_than_are_remembered_keep_nobody_waiting_and_go_with_the_grou
     two.say("open('own', 'w')");
     one.end();
     let left = Instant::now();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
     // Of what was told of while there was room, nothing is left.
     let remaining = || names(&shared).len();
     wait(&true, || remaining() < made);
@@ -290,7 +290,7 @@ async fn more_files_than_are_remembered_keep_nobody_waiting_and_go_with_the_grou
     assert!(names(&shared).contains("own"));
     two.end();
     let ended = Instant::now();
-    groups.leave(group("g"), pod(2)).await;
+    groups.leave(group("g"), pod(2)).await.unwrap();
     println!(
         "{made} files: filled {filled:?}, answered after {answered:?}, swept {swept:?}, ended {:?}",
         ended.elapsed()
@@ -343,7 +343,7 @@ async fn a_member_that_makes_files_without_end_takes_little_of_the_daemons_time(
     assert!(share < 40.0 && longest < Duration::from_secs(2), "{share}% {longest:?}");
     one.child.kill().unwrap();
     one.child.wait().unwrap();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
 }
 
 #[tokio::test]
@@ -365,9 +365,9 @@ async fn another_life_of_the_daemon_goes_on_with_what_is_there() {
     assert_eq!(std::fs::read_dir(place.path().join("groups")).unwrap().count(), 1, "the other one's is gone");
     // What was there is of somebody who was here when it was found.
     groups.enter(policy(), (group("g"), pod(3), EVERYTHING)).await.unwrap();
-    groups.leave(group("g"), pod(1)).await;
+    groups.leave(group("g"), pod(1)).await.unwrap();
     wait(&set(&[]), || names(&shared));
-    groups.leave(group("g"), pod(3)).await;
+    groups.leave(group("g"), pod(3)).await.unwrap();
     let refused =
         groups.enter(policy(), (group("g"), pod(1), Wish { size: Some(u64::MAX), ..EVERYTHING })).await;
     assert!(matches!(refused, Err(EnterError::Refused(_))), "{refused:?}");

@@ -70,11 +70,11 @@ impl Membership {
     }
 
     /// Has no plan any more for a pod that had this volume, and nothing shared with it.
-    pub(super) async fn forget(&self, volume: &Volume) {
+    pub(super) fn forget(&self, volume: &Volume) {
         if self.plans.remove(&volume.uid, &volume.slot)
             && let Some(groups) = &self.groups
         {
-            groups.leave(volume.group.clone(), volume.uid.clone()).await;
+            drop(groups.leave(volume.group.clone(), volume.uid.clone()));
         }
     }
 

@@ -92,6 +92,14 @@ impl Ground {
         answer.try_recv().ok()
     }
 
+    /// Waits until groups have been told all that they were to be.
+    async fn all_is_done(&self) {
+        if let Some(groups) = &self.membership.groups {
+            let (group, _, wish) = testing::volume("csi-1").sharer();
+            drop(groups.shared(group, wish).await);
+        }
+    }
+
     /// Why volumes wait, as the node's status tells it.
     fn waits(&self) -> Vec<String> {
         self.seen.borrow().waiting().map(|wait| wait.why.clone()).collect()

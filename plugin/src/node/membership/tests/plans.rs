@@ -244,6 +244,7 @@ fn what_groups_share_is_what_the_volumes_on_record_were_granted() {
                 ground.step(step.clone()).await;
                 let plans = Arc::clone(&ground.membership.plans().borrow());
                 prop_assert_eq!(&bare(&plans), &ground.plans_on_record(), "after {:?}", step);
+                ground.all_is_done().await;
                 ground.all_share_what_they_were_granted()?;
             }
             Ok(())

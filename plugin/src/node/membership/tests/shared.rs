@@ -41,7 +41,9 @@ fn plan(ground: &Ground) -> Option<Plan> {
     plans.values().next().map(|plan| plan.as_ref().clone())
 }
 
-fn folders(ground: &Ground) -> usize {
+/// How many groups share something, when all that was asked for is done.
+async fn folders(ground: &Ground) -> usize {
+    ground.all_is_done().await;
     std::fs::read_dir(ground.run_dir.path().join("groups")).unwrap().count()
 }
 
@@ -72,7 +74,7 @@ async fn a_members_plan_has_what_its_group_shares_until_it_is_gone() {
         }
     };
     tokio::join!(async { ground.membership.hear(gone).await.unwrap() }, node);
-    assert_eq!((plan(&ground), folders(&ground)), (None, 0));
+    assert_eq!((plan(&ground), folders(&ground).await), (None, 0));
 }
 
 #[tokio::test]
@@ -87,7 +89,7 @@ async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
     let large = granted(&ground, EVERYTHING, Some(1 << 60));
     let refused = ground.membership.share(&large).await.unwrap_err();
     assert!(matches!(&refused, Refusal::NoSlot(why) if why.starts_with("refused: QUOTA_SHM")), "{refused}");
-    assert_eq!((plan(&ground), folders(&ground)), (None, 0));
+    assert_eq!((plan(&ground), folders(&ground).await), (None, 0));
     // Where its folder cannot be made.
     let volume = granted(&ground, EVERYTHING, None);
     let groups = ground.run_dir.path().join("groups");
@@ -98,7 +100,7 @@ async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
     let nothing = granted(&ground, (Shm::None, Ipc::None), None);
     ground.membership.share(&nothing).await.unwrap();
     assert_eq!(plan(&ground), Some(nothing.plan()));
-    ground.membership.forget(&nothing).await;
+    ground.membership.forget(&nothing);
     // On record, it is made as soon as that can be; until then no container of it is created.
     std::fs::create_dir(&groups).unwrap();
     ground.membership.records.write(&volume).unwrap();
@@ -108,7 +110,8 @@ async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
         path.parent().unwrap().to_path_buf()
     };
     let alone = granted(&ground, (Shm::Group, Ipc::None), None);
-    ground.membership.forget(&alone).await;
+    ground.membership.forget(&alone);
+    ground.all_is_done().await;
     assert!(!folder.exists());
     // A file where the folder is to be.
     std::fs::write(&folder, "in the way").unwrap();
@@ -120,6 +123,6 @@ async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
     ground.membership.plan_again().await;
     let made = plan(&ground).unwrap();
     assert!(made.refused.is_none() && made.shm.is_some() && made.ipc.is_some());
-    ground.membership.forget(&volume).await;
-    assert_eq!(folders(&ground), 0);
+    ground.membership.forget(&volume);
+    assert_eq!(folders(&ground).await, 0);
 }
