@@ -3,39 +3,50 @@
 #![cfg(feature = "policy")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is a failed test")]
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 const POLICY: &str = "version: gpu-handoff.io/v1\n";
 /// How long a command may take that waits for nobody.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What became of a command; it fails where that waits.
-fn ended(mut command: Command) -> Output {
+/// What became of a command; nothing where it did not end in that time, and now it has.
+fn ended(mut command: Command, patience: Duration) -> Option<Output> {
     let (told, ended) = mpsc::channel();
     let (out, err) = (Stdio::piped(), Stdio::piped());
-    let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
-    let pid = Pid::from_child(&child);
+    // A group of its own: what it started holds its outputs open after it.
+    let child = command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+    let group = Pid::from_child(&child);
     let waiter = std::thread::spawn(move || told.send(child.wait_with_output()));
-    let output = ended.recv_timeout(PATIENCE);
+    let output = ended.recv_timeout(patience);
     if output.is_err() {
-        kill_process(pid, Signal::KILL).unwrap();
+        kill_process_group(group, Signal::KILL).ok();
     }
     waiter.join().unwrap().ok();
-    output.unwrap().unwrap()
+    Some(output.ok()?.unwrap())
 }
 
 /// Exit code and what was said, on either output, of the command as a shell in this folder calls it.
 fn shell(folder: &Path, script: &str) -> (Option<i32>, String) {
     let mut bash = Command::new("bash");
     bash.current_dir(folder).arg("-c").arg(script).env("GPU_HANDOFF", env!("CARGO_BIN_EXE_gpu-handoff"));
-    let Output { status, stdout, stderr } = ended(bash);
+    let Output { status, stdout, stderr } = ended(bash, PATIENCE).unwrap();
     (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_command_that_waits_ends_with_all_that_it_started() {
+    let begin = Instant::now();
+    let mut bash = Command::new("bash");
+    bash.arg("-c").arg("sleep 90 | cat");
+    assert!(ended(bash, Duration::from_millis(100)).is_none());
+    assert!(begin.elapsed() < PATIENCE);
 }
 
 #[test]
