@@ -10,9 +10,9 @@ pub(crate) const SILENT_TIME: Duration = Duration::from_secs(1);
 /// Largest input of `inject`, in bytes; of YAML, also with what aliases stand for in the place of these.
 #[cfg(feature = "inject")]
 pub(crate) const INPUT_BYTES: u64 = 16 << 20;
-/// Brackets that may be open in a YAML document. Its reader takes 128 within each other.
+/// Brackets that may be open in a YAML document: its reader takes no more within each other.
 #[cfg(feature = "inject")]
-pub(crate) const BRACKETS: usize = 1_000;
+pub(crate) const BRACKETS: usize = 128;
 /// Most YAML or JSON documents in it.
 #[cfg(feature = "inject")]
 pub(crate) const DOCUMENTS: usize = 10_000;

@@ -18,6 +18,7 @@
 //! | bytes and times as people write them; lists and maps with a limit | `amount`, `bounded` |
 //! | from text, with line and column of what is wrong | `read` |
 //! | bytes as a text; as much of YAML as policies and settings need | `plain` |
+//! | the signs of YAML, as its reader finds them | `signs` |
 //! | files that may become other ones | `files` |
 //! | every limit, with its unit | [`limits`] |
 
@@ -35,6 +36,7 @@ mod policy;
 mod quota;
 mod read;
 mod shm;
+mod signs;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,7 @@ pub use policy::Policy;
 pub use quota::{GroupQuota, GroupQuotaChange, Held, Quota, QuotaChange, Usage};
 pub use read::{Place, PolicyError};
 pub use shm::{NodeMemory, Share, ShmTerms, ShmTermsChange};
+pub use signs::{Sign, signs};
 pub use terms::{GroupTerms, NamespaceTerms};
 pub use words::{
     Devices, FailureRule, GrantedKind, LegacyRule, OnFailure, Orphans, Profile, Unadjusted, Version,

@@ -8,6 +8,8 @@ pub const TEXT_BYTES: usize = 512 << 10;
 pub const FILE_BYTES: u64 = TEXT_BYTES as u64 + 1;
 /// Deepest nesting of brackets in its text. What is nested by indentation is held to what there are keys for.
 pub const BRACKETS: usize = 32;
+/// Most blanks and ends of lines in a row.
+pub const BLANKS: usize = 1_000;
 /// Most rules of who may exchange with whom.
 pub const RULES: usize = 256;
 /// Most entries of one side of a rule.

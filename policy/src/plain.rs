@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 
-use crate::{Place, PolicyError, limits};
+use crate::{Place, PolicyError, Sign, limits, signs};
 
 /// What such a text is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,44 +52,69 @@ pub fn as_text(bytes: &[u8]) -> Result<&str, PolicyError> {
     })
 }
 
-/// Refuses what YAML has and such a text does not need: directives, aliases, tags, several documents and deep nesting.
-/// Some of it costs the parser time that grows with the square of its length, some writes much in few bytes. The letters
-/// that these begin with are in no name, so that nothing is refused within quotes that could be right.
+/// Refuses what YAML has and such a text does not need. Some of it costs the parser time that grows with the square of its
+/// length, some writes much in few bytes.
 fn scan(text: &str, subject: Subject) -> Result<(), PolicyError> {
-    let (mut depth, mut has_begun) = (0_usize, false);
+    let found = [odd_line(text, subject), blanks(text), odd_sign(text, subject)];
+    let first = found.into_iter().flatten().min_by_key(|(place, _)| (place.line, place.column));
+    first.map_or(Ok(()), |(place, what)| Err(PolicyError { place: Some(place), what }))
+}
+
+/// The first line that is none of such a text.
+fn odd_line(text: &str, subject: Subject) -> Option<(Place, String)> {
+    let mut has_begun = false;
     for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        if let Some((column, c)) = odd_break(line) {
-            return Err(at(number, column + 1, format!("{c:?}, expected lines that end with a line feed")));
+        let found = if let Some((column, c)) = odd_break(line) {
+            Some((column, format!("{c:?}, expected lines that end with a line feed")))
+        } else if line.starts_with("---") && has_begun {
+            Some((0, format!("a second document, expected {subject} alone")))
+        } else if let Some(column) = pattern(line).filter(|_| subject == Subject::Policy) {
+            // Settings have patterns. Without anchors, nothing is an alias.
+            let what = "`*`: a policy takes neither patterns nor aliases, each name has to be written";
+            Some((column, what.to_owned()))
+        } else {
+            None
+        };
+        if let Some((column, what)) = found {
+            return Some((Place { line: index + 1, column: column + 1 }, what));
         }
-        if line.starts_with('%') {
-            return Err(at(number, 1, format!("a directive of YAML, which {subject} does not take")));
-        }
-        if line.starts_with("---") && has_begun {
-            return Err(at(number, 1, format!("a second document, expected {subject} alone")));
-        }
-        for (column, c) in without_comment(line).chars().enumerate() {
-            match c {
-                '[' | '{' => depth += 1,
-                ']' | '}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            let what = match c {
-                // Settings have patterns. Without anchors, nothing is an alias.
-                '*' if subject == Subject::Policy => {
-                    "`*`: a policy takes neither patterns nor aliases, each name has to be written".to_owned()
-                }
-                '&' | '!' => format!("`{c}`: {subject} takes neither anchors nor tags"),
-                _ if depth > limits::BRACKETS => {
-                    format!("brackets within brackets, expected at most {}", limits::BRACKETS)
-                }
-                _ => continue,
-            };
-            return Err(at(number, column + 1, what));
-        }
-        has_begun |= !without_comment(line).trim().is_empty();
+        let line = line.trim_start();
+        has_begun |= !line.is_empty() && !line.starts_with('#');
     }
-    Ok(())
+    None
+}
+
+/// Where more blanks and empty lines follow each other than may: of a text that has words after them, all are looked at with
+/// each word.
+fn blanks(text: &str) -> Option<(Place, String)> {
+    let (mut line, mut column, mut row) = (1, 0, 0);
+    for c in text.chars() {
+        column += 1;
+        row = if matches!(c, ' ' | '\t' | '\n' | '\r') { row + 1 } else { 0 };
+        if row > limits::BLANKS {
+            let what = format!("blanks in a row, expected at most {}", limits::BLANKS);
+            return Some((Place { line, column }, what));
+        }
+        if c == '\n' {
+            (line, column) = (line + 1, 0);
+        }
+    }
+    None
+}
+
+fn odd_sign(text: &str, subject: Subject) -> Option<(Place, String)> {
+    signs(text).find_map(|(place, sign)| {
+        let what = match sign {
+            Sign::Directive => format!("a directive of YAML, which {subject} does not take"),
+            Sign::Anchor => format!("`&`: {subject} takes neither anchors nor tags"),
+            Sign::Tag => format!("`!`: {subject} takes neither anchors nor tags"),
+            Sign::Open(open) if open > limits::BRACKETS => {
+                format!("brackets within brackets, expected at most {}", limits::BRACKETS)
+            }
+            Sign::Open(_) | Sign::Alias => return None,
+        };
+        Some((place, what))
+    })
 }
 
 /// What YAML takes for the end of a line, or passes over, and no editor shows.
@@ -98,11 +123,17 @@ fn odd_break(line: &str) -> Option<(usize, char)> {
     line.chars().enumerate().find(|(_, c)| is_odd(c))
 }
 
-/// A line up to its comment.
-fn without_comment(line: &str) -> &str {
-    let begins = |at: &usize| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
-    let comment = line.match_indices('#').map(|(at, _)| at).find(begins);
-    comment.map_or(line, |at| &line[..at])
+/// The first `*` of a line before what looks like a comment.
+fn pattern(line: &str) -> Option<usize> {
+    let mut before = ' ';
+    for (column, c) in line.chars().enumerate() {
+        match c {
+            '*' => return Some(column),
+            '#' if before.is_whitespace() => return None,
+            _ => before = c,
+        }
+    }
+    None
 }
 
 pub(crate) const fn at(line: usize, column: usize, what: String) -> PolicyError {

@@ -10,6 +10,7 @@ mod exchange;
 mod page;
 mod properties;
 mod reading;
+mod signs;
 
 /// A policy's text after its version.
 pub(crate) fn policy(text: &str) -> Policy {

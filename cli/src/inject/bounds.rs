@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 
+use gpu_handoff_policy::{Sign, signs};
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess};
 use serde::de::{VariantAccess, Visitor};
 
@@ -27,26 +28,20 @@ impl Bounds {
 
     /// Whether a document may be read that begins in this line, counted from 0. What else is wrong with it, its reader finds out.
     pub(super) fn check(&self, begin: usize, text: &str) -> Result<(), DocumentError> {
-        let mut open = 0_usize;
-        for (line, text) in text.lines().enumerate().map(|(index, text)| (begin + index + 1, text)) {
-            // Each is compared with all before it, and none stands before an object that is cut out at its mark.
-            if text.starts_with('%') {
-                return Err(DocumentError::Directive { line });
-            }
-            for byte in text.bytes() {
-                match byte {
-                    b'[' | b'{' => open += 1,
-                    b']' | b'}' => open = open.saturating_sub(1),
-                    _ => {}
-                }
-                // At each token all that are open are looked at. Those in texts count as well: nobody leaves so many open there.
-                if open > limits::BRACKETS {
-                    return Err(DocumentError::Brackets { line });
-                }
+        let mut has_aliases = false;
+        for (place, sign) in signs(text) {
+            let line = begin + place.line;
+            match sign {
+                // Each is compared with all before it, and none stands before an object that is cut out at its mark.
+                Sign::Directive => return Err(DocumentError::Directive { line }),
+                // At each token all that are open are looked at.
+                Sign::Open(open) if open > limits::BRACKETS => return Err(DocumentError::Brackets { line }),
+                Sign::Alias => has_aliases = true,
+                _ => {}
             }
         }
         // Only what aliases stand for is more than there is to be read.
-        if text.contains('*')
+        if has_aliases
             && Weigh(&self.left).deserialize(serde_yaml::Deserializer::from_str(text)).is_err()
             && self.left.get() == 0
         {
@@ -175,19 +170,43 @@ mod tests {
         assert!(!refused(&open).contains("more than"), "its reader says what is wrong with it");
         assert_eq!(
             refused(&format!("a: 1\n---\nb: {open}\n  [\n")),
-            "line 4: more than 1000 brackets are open"
+            "line 4: more than 128 brackets are open"
         );
         assert_eq!(
             refused(&"{".repeat(1 << 20).replacen('{', "a: {", 1)),
-            "line 1: more than 1000 brackets are open"
+            "line 1: more than 128 brackets are open"
         );
         let closed = format!("{open}[]{}", "]".repeat(limits::BRACKETS));
-        assert_eq!(refused(&closed), "line 1: more than 1000 brackets are open");
-        let script = format!("a: |\n  {}\nb: 1\n", "if [[ x ]]; then {".repeat(limits::BRACKETS / 2));
-        assert!(read(&script).is_ok());
+        assert_eq!(refused(&closed), "line 1: more than 128 brackets are open");
         let tags: String = (0..500_000).map(|i| format!("%TAG !a{i}! x\n")).collect();
         let told = "line 1: a directive of YAML, which no object of Kubernetes needs";
         assert_eq!(refused(&format!("{tags}---\na: 1\n")), told);
-        assert!(read("a: |\n  %x\nb: \"*\"\n").is_ok());
+        for end in ["\r", "\u{85}", "\u{2028}", "\u{2029}"] {
+            assert_eq!(refused(&format!("# a{end}%TAG !a! x{end}---{end}a: 1\n")), told.replace('1', "2"));
+        }
+    }
+
+    #[test]
+    fn what_closes_a_bracket_in_a_comment_or_in_quotes_closes_none() {
+        for (row, line) in [("{a: #}\n", 131), ("[#]\n", 131), ("[\"]\",", 3)] {
+            let told = format!("line {line}: more than 128 brackets are open");
+            assert_eq!(refused(&format!("b: 1\na:\n  {}", row.repeat(40_000))), told, "{row}");
+        }
+    }
+
+    #[test]
+    fn texts_may_have_what_means_something_elsewhere() {
+        let words = "\\e[31mword {[ if [[ x ]]; then { ".repeat(1_001);
+        for text in [
+            format!("a: |\n  {words}\nb: 1\n"),
+            format!("a: >\n  {words}\n\n  # {words}\nb: 1\n"),
+            format!("a: '{words}'\nb: 1\n"),
+            format!("a: \"{}\n\n  {0}\"\nb: 1\n", words.replace('\\', "\\\\")),
+            format!("a: x{words}\n  {words}\nb: 1\n"),
+            format!("# {words}\na: 1 # {words}\n"),
+            "a: |\n  %x\nb: \"*\n%x\"\nc: x\n %y\n".to_owned(),
+        ] {
+            assert!(read(&text).is_ok(), "{text:.60}: {:?}", read(&text).map(|_| ()));
+        }
     }
 }

@@ -111,7 +111,7 @@ fn the_limits_are_the_codes() {
     let words = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
     let limit = format!(
         "at most {} KiB, brackets are nested at most {} deep, there are at most {} rules with {} entries a side and {} \
-         names in each list, and at most 4,096 namespaces",
+         names in each list, at most 1,000 blanks in a row, and at most 4,096 namespaces",
         limits::TEXT_BYTES >> 10,
         limits::BRACKETS,
         limits::RULES,
@@ -119,5 +119,5 @@ fn the_limits_are_the_codes() {
         limits::NAMES
     );
     assert!(words.contains(&limit), "{limit}");
-    assert_eq!(limits::TERMS, 4_096);
+    assert_eq!((limits::BLANKS, limits::TERMS), (1_000, 4_096));
 }

@@ -227,6 +227,11 @@ fn a_hostile_text_takes_no_time() {
         "\t".repeat(n),
         format!("legacy: {}", "x\n ".repeat(n / 3)),
         format!("a: &a [x]\n{bomb}"),
+        "[\"]\",".repeat(n / 5),
+        "{a: #}\n".repeat(n / 7),
+        format!("legacy: \"{}{}\"", " ".repeat(n / 2), " a".repeat(n / 4)),
+        format!("legacy: a{}{}", "\n".repeat(n / 2), "\n\n a".repeat(n / 8)),
+        format!("legacy: |\n{}{}", "\n".repeat(n / 2), "\n a\n".repeat(n / 8)),
     ] {
         let begin = Instant::now();
         assert!(Policy::read(&format!("{V1}{text}")).is_err());
