@@ -188,6 +188,8 @@ fn texts_lists_maps_and_depth_have_limits() {
     );
     let deep = format!("quota: {}", "[".repeat(limits::BRACKETS + 1));
     assert_eq!(refused(&deep), "line 2 column 40: brackets within brackets, expected at most 32");
+    let row = refused(&format!("legacy: \"{}", " ".repeat(limits::BLANKS + 1)));
+    assert_eq!(row, "line 2 column 1010: blanks in a row, expected at most 1000");
     let terms = |count| (0..count).map(|n| format!("  n{n}: {{}}\n")).collect::<String>();
     assert_eq!(
         super::policy(&format!("namespaces:\n{}", terms(limits::TERMS))).namespaces.len(),
@@ -228,7 +230,7 @@ fn a_hostile_text_takes_no_time() {
         format!("legacy: {}", "x\n ".repeat(n / 3)),
         format!("a: &a [x]\n{bomb}"),
         "[\"]\",".repeat(n / 5),
-        "{a: #}\n".repeat(n / 7),
+        "{#}\na: ".repeat(n / 7),
         format!("legacy: \"{}{}\"", " ".repeat(n / 2), " a".repeat(n / 4)),
         format!("legacy: a{}{}", "\n".repeat(n / 2), "\n\n a".repeat(n / 8)),
         format!("legacy: |\n{}{}", "\n".repeat(n / 2), "\n a\n".repeat(n / 8)),
