@@ -16,7 +16,10 @@ pub(crate) fn all() -> Vec<Scenario> {
 
 fn left_out() -> Vec<Scenario> {
     vec![
-        not_run("matrix_02_a_slow_plugin_of_the_runtime", "no pod may ask yet for what the plugin adjusts: torch, nccl"),
+        not_run(
+            "matrix_02_a_slow_plugin_of_the_runtime",
+            "no pod may ask yet for what the plugin adjusts: torch, nccl",
+        ),
         not_run("matrix_23_labels_of_sockets", "these nodes have no SELinux"),
     ]
 }
