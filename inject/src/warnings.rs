@@ -18,9 +18,10 @@ const OURS: &str = "ours begin with gpu-handoff.io/";
 const OWN_USERS: &str = "hostUsers: false: a hand-over works in a user namespace, but NVIDIA's GPU Operator does not support containers with GPUs \
     there (26.3.1): if the runtime says that it cannot create the container, remove it";
 
-const OWN_PROCESSES: &str = "shareProcessNamespace: false: the main process of each container has the number 1, as those of the group's other \
-    pods may, and the driver takes two processes with one number for one: memory and events that they pass to each other by CUDA's own calls \
-    (cudaIpc...) cannot be opened; processes that they start have numbers of the pod's own; remove it unless a container needs the number 1";
+const OWN_PROCESSES: &str = "shareProcessNamespace: false: the main process of each container has the number 1, as those of \
+    the group's other pods may, and the driver takes two processes with one number for one: memory and events that they pass to \
+    each other by CUDA's own calls (cudaIpc...) cannot be opened; processes that they start have numbers of the pod's own; \
+    remove it unless a container needs the number 1";
 
 /// Of pods that take part and are of a DaemonSet, which the template of one does not say: one on every node, and all on one.
 #[must_use]

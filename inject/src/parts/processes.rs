@@ -1,5 +1,5 @@
-//! One PID namespace for all containers of the pod: in a container of its own the main process has the number 1, whatever numbers
-//! the pod is given.
+//! One PID namespace for all containers of the pod: in a container of its own the main process has the number 1, whatever
+//! numbers the pod is given.
 
 use serde_json::json;
 

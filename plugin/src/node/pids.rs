@@ -86,7 +86,8 @@ impl Settled {
     pub async fn wait_for(&self, uid: &PodUid) {
         let mut settled = self.0.clone();
         if timeout(limits::PID_PATIENCE, settled.wait_for(|settled| settled.contains(uid))).await.is_err() {
-            warn!(%uid, waited = ?limits::PID_PATIENCE, "the pod's process numbers have not been set: it is not waited for any longer");
+            let waited = limits::PID_PATIENCE;
+            warn!(%uid, ?waited, "the pod's process numbers have not been set: its processes are let in all the same");
         }
     }
 }
@@ -163,7 +164,12 @@ impl<W: Fn(u32) -> Option<InPod> + Send + 'static> Pids<W> {
             let there = census.take(&pods, anew);
             (census, there)
         });
-        let (census, there) = taking.await.map_err(io::Error::other)?;
+        let (census, there) = match taking.await {
+            Ok(taken) => taken,
+            // Nothing would be seen any more: the node ends, as with any of its parts, and starts again.
+            Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+            Err(e) => return Err(io::Error::other(e)),
+        };
         self.census = Some(census);
         let there = there?;
         self.taken = Some((forks, now));

@@ -133,6 +133,30 @@ async fn who_has_the_number_of_another_is_told_and_so_is_the_other() {
 }
 
 #[tokio::test]
+async fn who_makes_a_namespace_within_the_pods_own_has_the_number_that_it_has_there() {
+    if !available("who_makes_a_namespace_within_the_pods_own_has_the_number_that_it_has_there") {
+        return;
+    }
+    let registry = Registry::default();
+    let mut pods: Vec<Pod> = (0..2).map(|index| Pod::new(&registry, index)).collect();
+    let whose = registry.whose();
+    let nested: Vec<u32> = pods.iter_mut().map(Pod::start_nested_gpu_process).collect();
+    let places = [0, 1].map(Registry::place);
+    // What is nested is in its pod's groups as well.
+    let mut ground = Ground::new(move |pid| {
+        let of_nested = nested.iter().position(|one| *one == pid).map(|index| places[index].clone());
+        of_nested.or_else(|| whose(pid))
+    });
+    ground.members = pods.iter().map(Pod::member).collect();
+    ground.until("both are told", async |_, told| told.len() >= 2).await;
+    let said = ground.told[0].refusal.to_string();
+    assert!(said.contains("found 1 of a process in container"), "{said}");
+    // The pods' own namespaces have their numbers, and those within are left as they are.
+    ground.until_settled().await;
+    assert!(pods.iter_mut().all(|pod| pod.next_number() > 500));
+}
+
+#[tokio::test]
 async fn a_namespace_that_is_not_a_pods_alone_is_left_as_it_is() {
     if !available("a_namespace_that_is_not_a_pods_alone_is_left_as_it_is") {
         return;

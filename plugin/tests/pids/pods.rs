@@ -119,6 +119,24 @@ impl Pod {
         number
     }
 
+    /// Starts one in a PID namespace within the pod's own, and gives its number out here.
+    pub(crate) fn start_nested_gpu_process(&mut self) -> u32 {
+        let outer = self.pid;
+        self.run("unshare --pid --fork sh -c 'exec 9<$GPU; exec sleep 600' >/dev/null &");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let children = |pid| gpu_handoff_sys::processes::children(pid).unwrap();
+            let within = children(outer).into_iter().flat_map(children).find(|pid| {
+                let open = std::fs::read_link(format!("/proc/{pid}/fd/9"));
+                open.is_ok_and(|path| path.ends_with("nvidia0"))
+            });
+            if let Some(pid) = within {
+                return pid;
+            }
+            assert!(std::time::Instant::now() < deadline, "no process comes within the pod's namespace");
+        }
+    }
+
     /// Ends the process that was started so last.
     pub(crate) fn end_gpu_process(&mut self) {
         self.run("kill $user; wait $user");

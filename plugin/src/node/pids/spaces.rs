@@ -100,7 +100,8 @@ impl Spaces {
                     space.went_well(&seeded, forks, pace::now());
                     let ranges = Grid::of(seeded.pid_max).map_or(0, Grid::count);
                     if seeded.is_set {
-                        info!(pod = %member.pod, index = member.index, pid_max = seeded.pid_max, last = seeded.last, "the pod goes on with the first of its process numbers");
+                        let (pod, index) = (&member.pod, member.index);
+                        info!(%pod, index, ?seeded, "the pod goes on with the first of its process numbers");
                     }
                     if member.index >= ranges && self.sharing.insert(key.0.clone()) {
                         told.push(shares(&key.0, member.index, ranges));
