@@ -146,12 +146,17 @@ enum Forked {
     Child,
 }
 
+/// An argument of a system call that is not given.
+const NONE: libc::c_long = 0;
+
 /// By the call that the filter lets pass, whichever the C library takes.
 fn fork() -> io::Result<Forked> {
     // SAFETY: without `CLONE_VM` the child has memory of its own, and goes on as this thread would; of the arguments only
     // the signal for the parent is given, so the kernel reads and writes no memory of ours. What the C library remembers
-    // of its own number and of other threads is not asked by the child, which makes system calls and ends.
-    match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+    // of its own number and of other threads is not asked by the child, which makes system calls and ends. Each argument has
+    // the width of a `long`, which is what a variadic `syscall` reads.
+    match unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), NONE, NONE, NONE, NONE) }
+    {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
         _ => Ok(Forked::Parent),

@@ -68,7 +68,7 @@ fn what_is_not_ours_is_told_apart_and_taken_down_with_all_that_is_on_top_of_it()
     let mut kernel = Kernel::open(place.path().join("groups")).unwrap();
     let folder = kernel.folder.clone();
     // A second layer, something below, and something over the whole folder.
-    let device = kernel.shm(ONE, MI).unwrap();
+    kernel.shm(ONE, MI).unwrap();
     kernel.ipc(ONE).unwrap();
     kernel.shm(TWO, MI).unwrap();
     let shm = kernel.path(ONE, Part::Shm);
@@ -89,7 +89,9 @@ fn what_is_not_ours_is_told_apart_and_taken_down_with_all_that_is_on_top_of_it()
         kernel.take_down(name, &Part::ALL).unwrap();
     }
     assert_eq!(mounts_below(&folder), 0);
-    assert!(kernel.shm(ONE, MI).unwrap() != device || device != 0);
+    let number = kernel.shm(ONE, MI).unwrap();
+    let made = Found { folder: ONE.to_owned(), shm: Some((MI, number)), ..Found::default() };
+    assert_eq!(kernel.found().unwrap(), [made]);
     // Somebody who has a file open there does not keep it.
     let open = std::fs::File::create(kernel.path(ONE, Part::Shm).join("open")).unwrap();
     kernel.take_down(ONE, &Part::ALL).unwrap();
