@@ -174,6 +174,9 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

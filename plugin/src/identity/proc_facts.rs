@@ -5,9 +5,15 @@ use std::io;
 /// `PF_EXITING` of the kernel's process flags.
 const EXITING: u64 = 0x4;
 
+/// A file of it. Both begin with the program's name, of which the kernel keeps 15 bytes: the last letter may be half of one.
+fn text(pid: u32, file: &str) -> io::Result<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/{file}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Whether the process is exiting, by the flags in `/proc/PID/stat`; an error means that it is gone.
 pub(super) fn exiting(pid: u32, started: u64) -> io::Result<bool> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let stat = text(pid, "stat")?;
     let field =
         |n| stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(n)?.parse::<u64>().ok());
     Ok(field(19) != Some(started) || field(6).is_none_or(|flags| flags & EXITING != 0))
@@ -15,7 +21,7 @@ pub(super) fn exiting(pid: u32, started: u64) -> io::Result<bool> {
 
 /// The users that a process is: by whom it was started, as whom it acts, as whom it may, and towards files.
 pub(super) fn users(pid: u32) -> io::Result<[u32; 4]> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let status = text(pid, "status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     let all: Vec<u32> = line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
     let strange = |_| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} reads strangely"));
@@ -32,9 +38,7 @@ pub(super) struct ProcFacts {
 
 impl ProcFacts {
     pub(super) fn read(pid: u32) -> io::Result<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        Self::parse(&stat, &status)
+        Self::parse(&text(pid, "stat")?, &text(pid, "status")?)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} reads strangely")))
     }
 
@@ -51,6 +55,18 @@ impl ProcFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::testing::Misnamed;
+
+    #[test]
+    fn a_name_that_is_cut_within_a_letter_hides_nothing() {
+        let process = Misnamed::start();
+        let own = ProcFacts::read(std::process::id()).unwrap();
+        let facts = ProcFacts::read(process.pid()).unwrap();
+        assert_eq!((facts.own_pid, facts.uid), (process.pid(), own.uid));
+        assert!(facts.started >= own.started);
+        assert_eq!(users(process.pid()).unwrap(), users(std::process::id()).unwrap());
+        assert!(!exiting(process.pid(), facts.started).unwrap());
+    }
 
     #[test]
     fn proc_is_read_past_strange_command_names() {

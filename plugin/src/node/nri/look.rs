@@ -85,15 +85,16 @@ pub(super) fn got(pid: u32) -> io::Result<Got> {
     Ok(Got { started, ipc, shm, user })
 }
 
+/// A file of it, which may have bytes that are no text: a program's name is cut within a letter, and paths are anything.
 fn read(process: &OwnedFd, name: &str) -> io::Result<String> {
     let file = rustix::fs::openat(process.as_fd(), name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let most = limits::MOUNTS_BYTES;
-    if File::from(file).take(most + 1).read_to_string(&mut text)? as u64 > most {
+    if File::from(file).take(most + 1).read_to_end(&mut bytes)? as u64 > most {
         let why = format!("{name} has more than {most} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
-    Ok(text)
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The number in `ipc:[4026531839]`.
@@ -171,6 +172,13 @@ mod tests {
         assert_eq!(own.ipc, ipc);
         assert!(own.started > 0 && own.user == rustix::process::getuid().as_raw());
         assert!(got(u32::MAX >> 1).is_err());
+    }
+
+    #[test]
+    fn a_process_whose_name_is_cut_within_a_letter_is_looked_at() {
+        let process = crate::identity::testing::Misnamed::start();
+        let (own, other) = (got(std::process::id()).unwrap(), got(process.pid()).unwrap());
+        assert_eq!((other.ipc, other.shm), (own.ipc, own.shm));
     }
 
     #[test]

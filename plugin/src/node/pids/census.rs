@@ -5,8 +5,7 @@
 //! two looks.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use gpu_handoff_protocol::PodUid;
@@ -93,7 +92,7 @@ impl<W: Fn(u32) -> Option<InPod>> Census<W> {
         let started = started(pid)?;
         let link = std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
         let namespace = number_of(link.to_str()?)?;
-        let (depth, number) = numbers(&read(pid, "status")?)?;
+        let (depth, number) = numbers(&status(pid)?)?;
         let has_gpu = has_gpu(pid);
         // What was read is of one process, and that is in the pod, only if it still has the number.
         let is_there = (self.whose)(pid).as_ref() == Some(&place) && self::started(pid) == Some(started);
@@ -134,11 +133,10 @@ fn forks_in(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("processes "))?.trim().parse().ok()
 }
 
-fn read(pid: u32, name: &str) -> Option<String> {
-    let mut text = String::new();
-    let file = File::open(format!("/proc/{pid}/{name}")).ok()?;
-    file.take(limits::CGROUP_BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+/// The name in it may hold bytes that are no text: the kernel cuts it within a letter.
+fn status(pid: u32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn started(pid: u32) -> Option<u64> {
@@ -208,6 +206,15 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_name_is_cut_within_a_letter_is_found() {
+        let process = crate::identity::testing::Misnamed::start();
+        let mut census = Census::new(|pid| (pid == process.pid()).then(place));
+        let found = census.take(&BTreeSet::from([place().pod]), false).unwrap();
+        let [Inhabitant { pid, number, .. }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((*pid, *number), (process.pid(), process.pid()));
+    }
+
+    #[test]
     fn a_process_is_found_with_what_it_has_and_a_stranger_is_asked_about_once() {
         let own = std::process::id();
         let folder = tempfile::tempdir().unwrap();
@@ -223,7 +230,7 @@ mod tests {
         assert_eq!((first.depth, first.place.clone()), (1, place()));
         assert!(asked.borrow().contains(&1), "{:?}", asked.borrow());
         asked.borrow_mut().clear();
-        let _gpu = File::create(folder.path().join("nvidia0")).unwrap();
+        let _gpu = std::fs::File::create(folder.path().join("nvidia0")).unwrap();
         assert!(found(&mut census, false)[0].has_gpu);
         assert!(!asked.borrow().contains(&1), "it is a stranger");
         found(&mut census, true);
