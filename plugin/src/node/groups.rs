@@ -52,6 +52,11 @@ pub(in crate::node) use shares::{EnterError, Shared, Thing, Wish};
 /// A member, as it is on record.
 pub(in crate::node) type OnRecord = (GroupKey, PodUid, Wish);
 
+/// The thread has ended, though nobody had it do so.
+#[derive(Debug, thiserror::Error)]
+#[error("what looks after what groups share has broken off")]
+pub(in crate::node) struct Ended;
+
 /// Asks the thread. Dropped, it ends the thread; what is mounted stays.
 #[derive(Debug)]
 pub(in crate::node) struct Groups {
@@ -108,11 +113,12 @@ impl Groups {
         answer.await.unwrap_or_default()
     }
 
-    /// Comes back when what is shared has become something else without being asked for. Never, where the thread has ended.
-    pub(in crate::node) async fn changed(&mut self) {
-        if self.changes.changed().await.is_err() {
-            std::future::pending().await
-        }
+    /// Comes back when what is shared has become something else without being asked for.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub(in crate::node) async fn changed(&mut self) -> Result<(), Ended> {
+        self.changes.changed().await.map_err(|_| Ended)
     }
 
     fn ask(&self, ask: Ask) {

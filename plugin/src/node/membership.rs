@@ -177,10 +177,17 @@ impl Membership {
                 // Where nobody writes policies any more, the one in force stays.
                 Ok(()) = self.policies.changed() => self.weigh_all().await,
                 Ok(()) = self.topology.changed() => self.weigh_all().await,
-                () = shared::changed(&mut self.groups) => {
-                    self.plan_again().await;
-                    Ok(())
-                }
+                changed = shared::changed(&mut self.groups) => match changed {
+                    Ok(()) => {
+                        self.plan_again().await;
+                        Ok(())
+                    }
+                    // Nothing could be shared any more: the node ends, and starts again.
+                    Err(ended) => {
+                        warn!("{ended}");
+                        return;
+                    }
+                },
                 event = pods.next() => match event {
                     Some(event) => self.hear(event).await,
                     // Nobody would be told of any more, and those that go would stay: the node ends, and starts again.

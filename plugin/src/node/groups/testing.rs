@@ -3,8 +3,31 @@
 use std::io::Write as _;
 use std::process::Command;
 
+use super::*;
+
 /// Set in the process that has mounts of its own.
 const APART: &str = "GPU_HANDOFF_TEST_APART";
+
+/// The other side of [`unheard`]: dropped, it is as if the thread had broken off.
+pub(in crate::node) struct Unheard {
+    asked: Receiver<Ask>,
+    _told: watch::Sender<u64>,
+}
+
+impl Unheard {
+    /// How often it was asked since.
+    pub(in crate::node) fn asked(&self) -> usize {
+        self.asked.try_iter().count()
+    }
+}
+
+/// As one whose thread is busy for ever.
+pub(in crate::node) fn unheard() -> (Groups, Unheard) {
+    let (asks, asked) = sync_channel(limits::GROUP_ASKS);
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    let (told, changes) = watch::channel(0);
+    (Groups { asks: Some(asks), wake, changes, thread: None }, Unheard { asked, _told: told })
+}
 
 /// Whether this process is root and has mounts of its own. Where it has not, the test of this name is run once more, by one
 /// that has.

@@ -8,7 +8,7 @@ use gpu_handoff_kubelet::csi::Refusal;
 use gpu_handoff_protocol::{Code, Refusal as Refused};
 
 use super::{Membership, Volume};
-use crate::node::groups::{EnterError, Groups, OnRecord, Shared, Thing, Wish};
+use crate::node::groups::{Ended, EnterError, Groups, OnRecord, Shared, Thing, Wish};
 use crate::node::parts::plan::{Pin, Place, Plan};
 
 impl Volume {
@@ -51,12 +51,14 @@ impl Membership {
 
     /// Writes the plan of a pod that comes, with what its group shares, which is there then.
     pub(super) async fn share(&self, volume: &Volume) -> Result<(), Refusal> {
-        let Some(groups) = &self.groups else {
+        let sharer = volume.sharer();
+        let Some(groups) = self.groups.as_ref().filter(|_| sharer.2.is_some()) else {
+            // Who shares nothing waits for nobody who does.
             self.plans.put(volume.plan());
             return Ok(());
         };
         let policy = Arc::clone(&self.policies.borrow());
-        match groups.enter(policy, volume.sharer()).await {
+        match groups.enter(policy, sharer).await {
             Ok(shared) => {
                 self.plans.put(volume.plan_with(shared));
                 Ok(())
@@ -71,10 +73,12 @@ impl Membership {
 
     /// Has no plan any more for a pod that had this volume, and nothing shared with it.
     pub(super) fn forget(&self, volume: &Volume) {
+        let (group, uid, wish) = volume.sharer();
         if self.plans.remove(&volume.uid, &volume.slot)
+            && wish.is_some()
             && let Some(groups) = &self.groups
         {
-            drop(groups.leave(volume.group.clone(), volume.uid.clone()));
+            drop(groups.leave(group, uid));
         }
     }
 
@@ -90,8 +94,8 @@ impl Membership {
     }
 }
 
-/// Comes back when what groups share is something else. Never, where none shares anything.
-pub(super) async fn changed(groups: &mut Option<Groups>) {
+/// Comes back when what groups share is something else, or nobody looks after it any more. Never, where nobody was to.
+pub(super) async fn changed(groups: &mut Option<Groups>) -> Result<(), Ended> {
     match groups {
         Some(groups) => groups.changed().await,
         None => std::future::pending().await,

@@ -6,7 +6,7 @@ use gpu_handoff_inject::{Ipc, Shm};
 use gpu_handoff_sys::namespaces;
 
 use super::*;
-use crate::node::groups::testing::apart;
+use crate::node::groups::testing::{apart, unheard};
 use crate::node::parts::Parts;
 use crate::node::parts::plan::Plan;
 
@@ -77,6 +77,27 @@ async fn a_members_plan_has_what_its_group_shares_until_it_is_gone() {
     assert_eq!((plan(&ground), folders(&ground).await), (None, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_shares_nothing_does_not_wait_for_what_looks_after_that() {
+    let mut ground = ground();
+    let (groups, busy) = unheard();
+    ground.membership.groups = Some(groups);
+    let nothing = granted(&ground, (Shm::None, Ipc::None), None);
+    let soon = std::time::Duration::from_secs(1);
+    tokio::time::timeout(soon, ground.membership.share(&nothing)).await.expect("it is busy").unwrap();
+    assert_eq!(plan(&ground), Some(nothing.plan()));
+    ground.membership.forget(&nothing);
+    assert_eq!((plan(&ground), busy.asked()), (None, 0));
+    let something = granted(&ground, EVERYTHING, None);
+    let waits = tokio::time::timeout(soon, ground.membership.share(&something)).await;
+    assert!(waits.is_err() && busy.asked() == 1);
+    // It breaks off, and with it the node, which starts again.
+    drop(busy);
+    ground.membership.share(&nothing).await.unwrap();
+    let changed = super::super::shared::changed(&mut ground.membership.groups);
+    tokio::time::timeout(soon, changed).await.expect("it is told").unwrap_err();
+}
+
 #[tokio::test]
 async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
     if !apart(
@@ -119,7 +140,7 @@ async fn what_may_not_be_shared_or_cannot_be_is_said_and_leaves_nothing() {
     let refused = plan(&ground).unwrap().refused.unwrap();
     assert_eq!(refused.code(), Code::NotAdjusted);
     std::fs::remove_file(&folder).unwrap();
-    super::super::shared::changed(&mut ground.membership.groups).await;
+    super::super::shared::changed(&mut ground.membership.groups).await.unwrap();
     ground.membership.plan_again().await;
     let made = plan(&ground).unwrap();
     assert!(made.refused.is_none() && made.shm.is_some() && made.ipc.is_some());
