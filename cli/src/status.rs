@@ -155,7 +155,7 @@ fn of_runtime(runtime: &Runtime, now: u64) -> String {
     let since = ago(runtime.since_ms, now);
     match runtime::Link::try_from(runtime.link) {
         Ok(runtime::Link::Off) => {
-            "not connected: the policy grants nobody what is put into containers".to_owned()
+            "not connected: no member has anything that is put into its containers".to_owned()
         }
         Ok(runtime::Link::Away) => format!("away for {since}: {}", runtime.away),
         Ok(runtime::Link::Registering | runtime::Link::Synchronizing) => {

@@ -266,17 +266,6 @@ impl Policy {
         [self.legacy].into_iter().chain(of_namespaces).any(|rule| rule != LegacyRule::Deny)
     }
 
-    /// Whether any pod may have what is put into its containers when they are made: by a profile other than `client`, or by
-    /// device nodes of others' GPUs.
-    #[must_use]
-    pub fn adjusts_containers(&self) -> bool {
-        let own = self.namespaces.values();
-        let profiles = own.clone().filter_map(|own| own.profiles.as_ref()).chain([&self.profiles]);
-        let mut devices = own.filter_map(|own| own.devices).chain([self.devices]);
-        let needs = |profile: &Profile| *profile != Profile::Client;
-        profiles.flatten().any(needs) || devices.any(|of| of != Devices::Own)
-    }
-
     /// Bytes that one pod of a namespace may publish in buffers that live as long as the pod.
     #[must_use]
     pub fn pod_lifetime_bytes_of(&self, pods: &Namespace) -> u64 {

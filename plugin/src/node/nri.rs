@@ -2,8 +2,8 @@
 //!
 //! The runtime asks before it makes a container, holds a lock of the whole node until it is answered, and goes on
 //! without an answer after two seconds. So this is a thread of its own, which waits for nothing of the node's, and
-//! reads the plans alone. It is connected only while the policy grants anybody what it is for, or a member has it: nodes
-//! that do not use it carry none of its risk.
+//! reads the plans alone. It is connected only while a member has what it is for: nodes that do not use it carry none of its
+//! risk. What a policy grants does not count: pods that ask for it are refused as long as this version cannot do all of it.
 //!
 //! | concern | file |
 //! |---|---|
@@ -120,10 +120,10 @@ async fn answer(inputs: Inputs) {
     let (tell, found) = mpsc::channel(limits::FOUND_LISTS);
     let served = async {
         loop {
-            needed(policies.clone(), plans.clone(), true).await;
+            needed(plans.clone(), true).await;
             let handler =
                 Answers::new(plans.clone(), events.clone(), tell.clone(), policies.clone(), counts.clone());
-            let unneeded = needed(policies.clone(), plans.clone(), false);
+            let unneeded = needed(plans.clone(), false);
             serve(settings.clone(), handler, state.clone(), unneeded).await;
             state.send_replace(State::default());
         }
@@ -131,25 +131,12 @@ async fn answer(inputs: Inputs) {
     tokio::select! { () = served => {}, () = see_to(found, &killer) => {} }
 }
 
-/// Waits until there is something to answer for, or nothing any more: the policy grants somebody what is put into containers, or a
-/// member has it from before, whose containers are made anew.
-async fn needed(
-    mut policies: watch::Receiver<Arc<Policy>>,
-    mut plans: watch::Receiver<Arc<Plans>>,
-    whether: bool,
-) {
-    loop {
-        let grants = policies.borrow_and_update().adjusts_containers();
-        let has = plans.borrow_and_update().values().any(|plan| changes_containers(plan));
-        if (grants || has) == whether {
-            return;
-        }
-        tokio::select! {
-            Ok(()) = policies.changed() => {}
-            Ok(()) = plans.changed() => {}
-            // Nobody writes either any more: the node is about to end.
-            else => std::future::pending().await,
-        }
+/// Waits until a member has something that is put into its containers, or none has any more.
+async fn needed(mut plans: watch::Receiver<Arc<Plans>>, whether: bool) {
+    let has = |plans: &Arc<Plans>| plans.values().any(|plan| changes_containers(plan));
+    if plans.wait_for(|plans| has(plans) == whether).await.is_err() {
+        // Nobody writes them any more: the node is about to end.
+        std::future::pending().await
     }
 }
 

@@ -35,20 +35,6 @@ fn legacy_is_denied_until_one_line_allows_it() {
 }
 
 #[test]
-fn containers_are_adjusted_where_anybody_is_granted_what_takes_that() {
-    for (text, adjusts) in [
-        ("legacy: deny\n", false),
-        ("profiles: [client]\nnamespaces: {ml: {profiles: [client], devices: own}}\n", false),
-        ("profiles: [client, nccl]\n", true),
-        ("devices: node\n", true),
-        ("namespaces: {web: {}, ml: {profiles: [torch]}}\n", true),
-        ("namespaces: {ml: {devices: group}}\n", true),
-    ] {
-        assert_eq!(policy(text).adjusts_containers(), adjusts, "{text}");
-    }
-}
-
-#[test]
 fn kinds_profiles_and_devices_are_granted_by_namespace() {
     let policy =
         policy("kinds: [vmm]\nnamespaces: {ml: {kinds: [timeline], profiles: [torch], devices: group}}\n");

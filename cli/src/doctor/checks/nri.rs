@@ -1,4 +1,4 @@
-//! Whether the container runtime asks the daemon before it makes containers, which it need only do where the policy grants
+//! Whether the container runtime asks the daemon before it makes containers, which it need only do where a member has
 //! something that is put into them.
 
 use gpu_handoff_admin::proto::Runtime;
@@ -33,7 +33,7 @@ pub(super) fn connected(facts: &Facts) -> Option<Seen> {
             if since < LONG_MS { Seen::note(seen, remedy) } else { Seen::problem(seen, remedy) }
         };
         match link(runtime) {
-            Some(Link::Off) => Seen::ok("not connected: the policy grants nobody what is put into containers"),
+            Some(Link::Off) => Seen::ok("not connected: no member has anything that is put into its containers"),
             Some(Link::Serving) => {
                 Seen::ok(format!("{} asks before it makes containers, for {}", called(runtime), time(since)))
             }

@@ -59,25 +59,28 @@ fn plan(uid: &str) -> Plan {
 }
 
 #[tokio::test]
-async fn the_runtime_is_answered_while_the_policy_grants_something_or_a_member_has_it() {
-    let mut node = node([], policy("{}"));
+async fn the_runtime_is_answered_while_a_member_has_something() {
+    let mut node = node([], policy(GRANTS));
+    node.planner.put(volume("csi-2").plan());
     let nobody = tokio::time::timeout(Duration::from_millis(300), node.listener.accept()).await;
-    nobody.expect_err("nobody comes while nobody may have anything");
-    node.policies.send_replace(policy(GRANTS));
-    let mut runtime = Runtime::accept(&node.listener).await;
-    runtime.take_in().await;
-    assert_eq!(runtime.create("one").await.unwrap().adjust, None);
+    nobody.expect_err("nobody comes while nobody has anything");
     let member = plan("uid-p");
     node.planner.put(member.clone());
+    let mut runtime = Runtime::accept(&node.listener).await;
+    runtime.take_in().await;
     let adjust = runtime.create("one").await.unwrap().adjust.unwrap();
     assert_eq!(adjust.mounts[0].source, "/run/x/shm");
     // What it has stays its own when the policy grants it to nobody any more.
     node.policies.send_replace(policy("{}"));
     assert!(runtime.create("two").await.unwrap().adjust.is_some());
+    let other = plan("uid-other");
+    node.planner.put(other.clone());
+    node.planner.remove(&other.uid, &other.slot);
+    assert!(runtime.create("three").await.unwrap().adjust.is_some());
     node.planner.remove(&member.uid, &member.slot);
     within(runtime.ended()).await;
 
-    node.policies.send_replace(policy(GRANTS));
+    node.planner.put(member);
     let mut runtime = Runtime::accept(&node.listener).await;
     runtime.take_in().await;
     node.task.abort();
