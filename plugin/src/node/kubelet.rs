@@ -10,13 +10,13 @@ use gpu_handoff_nri::Settings;
 use gpu_handoff_policy::Policy;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::info;
+use tracing::{error, info};
 
 use super::children::THIS_PROGRAM;
 use super::devices::Asker;
 use super::devices::answers::{self, Answers};
 use super::events::Events;
-use super::groups::Groups;
+use super::groups::{Groups, OnRecord, Places};
 use super::membership::{Membership, Records, Seen, Teller, Volume, one_of_each_pod};
 use super::nri;
 use super::parts::Plans;
@@ -75,9 +75,7 @@ impl Kubelet {
         let (numbers, settled) = Pids::new(THIS_PROGRAM, by_groups(service.cgroup_root().clone()))
             .context("tell PID namespaces of pods from our own")?;
         let membership = membership.waiting_for_numbers(settled);
-        let sharers = volumes_on_record.iter().map(Volume::sharer).collect();
-        let groups = Groups::begin(&config.run_dir, sharers, &slots.policies().borrow(), service.places());
-        let groups = groups.context("have groups share what their members were granted")?;
+        let groups = groups(config, &volumes_on_record, &slots.policies().borrow(), service.places())?;
         let membership = membership.leaving_out(left_out).sharing(groups).await.taking_down(others);
         // Those of the members that are on record are there: whoever creates containers may ask from here on.
         let plans = membership.plans();
@@ -163,6 +161,26 @@ impl Kubelet {
     }
 }
 
+/// What groups share, for the members on record. Where that fails and none of them was granted anything of it, the node goes on
+/// without: whoever asks for it is refused.
+fn groups(
+    config: &KubeletConfig,
+    volumes: &[Volume],
+    policy: &Policy,
+    places: Places,
+) -> anyhow::Result<Option<Groups>> {
+    let sharers: Vec<OnRecord> = volumes.iter().map(Volume::sharer).collect();
+    let is_needed = sharers.iter().any(|(.., wish)| wish.is_some());
+    match Groups::begin(&config.run_dir, sharers, policy, places) {
+        Ok(groups) => Ok(Some(groups)),
+        Err(e) if is_needed => Err(e).context("have groups share what their members were granted"),
+        Err(e) => {
+            error!(error = %e, "groups can share nothing beside buffers until the daemon is started again");
+            Ok(None)
+        }
+    }
+}
+
 /// The members of volumes that are on record join; those that cannot are left out, with the reason.
 fn join(volumes: Vec<Volume>, slots: &mut Slots) -> (Vec<Volume>, Vec<(Volume, String)>) {
     let (mut joined, mut left_out) = (Vec::new(), Vec::new());
@@ -211,6 +229,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
+    use gpu_handoff_inject::Shm;
     use tokio::time::Instant;
 
     use super::*;
@@ -269,6 +288,27 @@ mod tests {
         assert_eq!(have, [true, false]);
         assert_eq!(records.read().unwrap(), both[..1]);
         kubelet.stop().await;
+    }
+
+    #[tokio::test]
+    async fn without_what_groups_share_the_node_goes_on_where_no_member_has_any_of_it() {
+        for (shm, begins) in [(Shm::None, true), (Shm::Group, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (config, _silent) = silent(folder.path());
+            let records = Records::open(&config.run_dir).unwrap();
+            let mut on_record = volume("csi-1");
+            on_record.parts.shm = shm;
+            on_record.target = records.slot_folder(on_record.slot());
+            records.write(&on_record).unwrap();
+            std::fs::write(config.run_dir.join("groups"), "in the way").unwrap();
+            let policy = gpu_handoff_policy::Policy::default();
+            let (mut slots, changes) = Slots::new(&config.run_dir, limits::MEMBERS, policy);
+            let (events, _told) = Events::for_test();
+            let mut service = Service::new(&testing::config(), events.clone(), None);
+            let kubelet = Kubelet::begin(&config, None, events, changes, &mut slots, &mut service).await;
+            assert_eq!(kubelet.is_ok(), begins, "{:?}", kubelet.err());
+            assert!(slots.member(on_record.slot()).is_some());
+        }
     }
 
     #[test]

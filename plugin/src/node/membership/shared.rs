@@ -43,8 +43,8 @@ impl Volume {
 
 impl Membership {
     /// Has groups share what their members were granted. Those on record do already.
-    pub(in crate::node) async fn sharing(mut self, groups: Groups) -> Self {
-        self.groups = Some(groups);
+    pub(in crate::node) async fn sharing(mut self, groups: Option<Groups>) -> Self {
+        self.groups = groups;
         self.plan_again().await;
         self
     }
@@ -52,10 +52,14 @@ impl Membership {
     /// Writes the plan of a pod that comes, with what its group shares, which is there then.
     pub(super) async fn share(&self, volume: &Volume) -> Result<(), Refusal> {
         let sharer = volume.sharer();
-        let Some(groups) = self.groups.as_ref().filter(|_| sharer.2.is_some()) else {
-            // Who shares nothing waits for nobody who does.
+        if !sharer.2.is_some() {
+            // It waits for nobody who shares something.
             self.plans.put(volume.plan());
             return Ok(());
+        }
+        let Some(groups) = &self.groups else {
+            let why = "groups can share nothing beside buffers on this node: the log of the daemon's start says why";
+            return Err(Refusal::Internal(why.to_owned()));
         };
         let policy = Arc::clone(&self.policies.borrow());
         match groups.enter(policy, sharer).await {

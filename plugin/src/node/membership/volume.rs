@@ -42,7 +42,7 @@ pub(in crate::node) struct Volume {
     pub(super) containers: BTreeSet<ContainerId>,
     /// What else it asked for when it came, and was granted.
     #[serde(default)]
-    pub(super) parts: Parts,
+    pub(in crate::node) parts: Parts,
     /// Which range of process numbers it has, where it asked for some that no other of its group has; `None`: what the
     /// kernel gives.
     #[serde(default)]

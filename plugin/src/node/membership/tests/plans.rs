@@ -180,7 +180,7 @@ impl Ground {
         let membership = Membership::new(changes, events, records, joined, policies, Teller::new().0);
         let mut membership = membership.leaving_out(others);
         if shares {
-            membership = membership.sharing(groups(&self.run_dir, sharers)).await;
+            membership = membership.sharing(Some(groups(&self.run_dir, sharers))).await;
         }
         self.membership = membership.taking_down(seconds);
         let slots = self.run_dir.path().join("slots");

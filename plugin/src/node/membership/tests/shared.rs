@@ -32,7 +32,7 @@ async fn start(ground: &mut Ground) {
     let (changes, events, policies) = (changes.clone(), events.clone(), policies.clone());
     let records = Records::open(ground.run_dir.path()).unwrap();
     let membership = Membership::new(changes, events, records, volumes, policies, Teller::new().0);
-    ground.membership = membership.sharing(groups).await;
+    ground.membership = membership.sharing(Some(groups)).await;
 }
 
 fn plan(ground: &Ground) -> Option<Plan> {
@@ -75,6 +75,18 @@ async fn a_members_plan_has_what_its_group_shares_until_it_is_gone() {
     };
     tokio::join!(async { ground.membership.hear(gone).await.unwrap() }, node);
     assert_eq!((plan(&ground), folders(&ground).await), (None, 0));
+}
+
+#[tokio::test]
+async fn where_groups_can_share_nothing_who_is_to_is_refused_and_others_are_not() {
+    let ground = ground();
+    let refused =
+        ground.membership.share(&granted(&ground, (Shm::None, Ipc::Group), None)).await.unwrap_err();
+    assert!(matches!(&refused, Refusal::Internal(why) if why.contains("share nothing")), "{refused}");
+    assert_eq!(plan(&ground), None);
+    let nothing = granted(&ground, (Shm::None, Ipc::None), None);
+    ground.membership.share(&nothing).await.unwrap();
+    assert_eq!(plan(&ground), Some(nothing.plan()));
 }
 
 #[tokio::test(start_paused = true)]
