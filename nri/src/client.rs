@@ -115,7 +115,7 @@ async fn reconnect(settings: &Settings, handler: &mut impl Handler, state: &watc
             Some(stream) => Ok(stream),
             None => connect(socket).await,
         };
-        let began = Instant::now();
+        let (began, served) = (Instant::now(), state.borrow().connections);
         let failed: Box<dyn Error + Send + Sync> = match stream {
             Ok(stream) => tokio::select! {
                 ended = session::run(stream, settings, handler, state) => Box::new(ended),
@@ -128,7 +128,8 @@ async fn reconnect(settings: &Settings, handler: &mut impl Handler, state: &watc
             Err(error) => Box::new(error),
         };
         away(state, &*failed);
-        if began.elapsed() >= limits::LONGEST_PAUSE {
+        // One that does not take us, however long it takes for that, is not asked more often.
+        if state.borrow().connections != served && began.elapsed() >= limits::LONGEST_PAUSE {
             pause = limits::FIRST_PAUSE;
         }
         tokio::select! {

@@ -45,7 +45,8 @@ pub const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 /// The first pause before the runtime is connected to again; doubled each time.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest of these pauses. A connection that held this long begins anew with the first.
+/// The longest of these pauses. After a connection that was served and held this long
+/// it is the first again.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often, in such a pause, it is looked whether there is another socket.
 pub const PAUSE_LOOK: Duration = Duration::from_millis(50);

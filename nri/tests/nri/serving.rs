@@ -281,6 +281,22 @@ async fn a_runtime_that_starts_late_does_not_wait_for_the_longest_pause() {
     soon.await.expect("it comes at once");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_never_takes_the_plugin_is_asked_ever_less_often() {
+    let (_folder, socket) = folder();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let _plugin = Plugin::at(&socket);
+    let (mut held, mut gaps) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let began = tokio::time::Instant::now();
+        held.push(Runtime::accept(&listener).await);
+        gaps.push(began.elapsed());
+    }
+    // Between the second and the last there are three doublings.
+    let more = gaps[4] - gaps[1];
+    assert!(gaps[1] >= limits::REGISTRATION_TIME && more >= limits::FIRST_PAUSE * 6, "{gaps:?}");
+}
+
 #[tokio::test]
 async fn unknown_calls_do_not_end_anything() {
     let (_folder, socket) = folder();
