@@ -1,6 +1,7 @@
 //! One connection to a runtime, over any stream of bytes.
 //!
-//! What comes is read at once and waits in a bounded queue: a runtime that cannot write makes no container, of no pod.
+//! What comes while an answer waits to be written is read, and waits in a bounded queue: a runtime that cannot write makes no
+//! container, of no pod. While the handler decides nothing is read, which is why that may wait for nothing.
 //! Whatever is wrong ends the connection, and the next begins with all that there is.
 
 use std::io;
@@ -76,7 +77,7 @@ where
     ended
 }
 
-/// Reads for ever, whatever is being answered.
+/// Reads for ever, also while an answer waits to be written.
 async fn read(mut from: impl AsyncRead + Unpin, queue: Sender<Waiting>) -> Result<Never, Ended> {
     let room = Arc::new(Semaphore::new(limits::REQUESTS_BYTES));
     let (mut demux, mut plugin, mut runtime) = (Demux::default(), Frames::default(), Frames::default());

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::fake::{Runtime, pod_and_container, within};
 use gpu_handoff_nri::proto::nri as proto;
@@ -12,7 +11,7 @@ use gpu_handoff_nri::{
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch};
 
-/// Keeps what it is told; takes its time for a container "slow", refuses one "bad".
+/// Keeps what it is told; refuses a container "bad".
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -40,11 +39,6 @@ impl Handler for Told {
         self.say(format!("create {}", container.name));
         match container.name.as_str() {
             "bad" => Err("it is bad".into()),
-            "slow" => {
-                // As long as a handler must never take: it is the time that counts here.
-                std::thread::sleep(Duration::from_millis(300));
-                Ok(Adjustment::default())
-            }
             name => Ok(Adjustment::default().env("NAME", name)),
         }
     }
@@ -208,25 +202,6 @@ async fn what_is_no_nri_ends_the_connection_and_is_named() {
     runtime.refuse(registration, "that name is taken").await;
     plugin.away("that name is taken").await;
     served(&listener).await.create("after all").await.unwrap();
-}
-
-#[tokio::test]
-async fn what_is_sent_while_it_is_busy_is_read_all_the_same() {
-    let (_folder, socket) = folder();
-    let listener = UnixListener::bind(&socket).unwrap();
-    let mut plugin = Plugin::at(&socket);
-    let mut runtime = served(&listener).await;
-    plugin.serves(1).await;
-    let slow = runtime.ask_create("slow").await;
-    let mut others = Vec::new();
-    for number in 0..limits::REQUESTS / 2 {
-        others.push(runtime.ask_create(&format!("{number}")).await);
-    }
-    runtime.answer_to(slow).await.unwrap();
-    for other in others {
-        runtime.answer_to(other).await.unwrap();
-    }
-    assert!(plugin.state.borrow().times.longest() >= Duration::from_millis(300));
 }
 
 #[tokio::test]
