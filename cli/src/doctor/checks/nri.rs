@@ -88,6 +88,7 @@ pub(super) fn validator(facts: &Facts) -> Option<Seen> {
             "turn it on, where that is not enough (containerd: \
              plugins.\"io.containerd.nri.v1.nri\".default_validator, enable = true)",
         ),
+        None if !runtime.validates => Seen::ok("the runtime does not say whether its own validator is on"),
         None => Seen::ok("the runtime has made no container since it was connected to"),
     }))
 }

@@ -152,7 +152,7 @@ impl Handler for Answers {
                 return Ok(());
             }
         };
-        debug!(pod = %plan.pod, container = container.name, pid, user = got.user, "a member's container starts");
+        debug!(pod = %plan.pod, container = container.name, pid, "a member's container starts");
         let Err(refusal) = expected.check(&got) else { return Ok(()) };
         let rule = self.policies.borrow().unadjusted_of(&plan.pod.namespace);
         let name = &container.name;

@@ -23,8 +23,6 @@ pub(super) struct Got {
     pub(super) ipc: u64,
     /// The file system at its `/dev/shm`, as `stat` numbers it.
     pub(super) shm: u64,
-    /// Its real user.
-    pub(super) user: u32,
 }
 
 /// What it is to have got; `None`: it does not matter.
@@ -81,8 +79,7 @@ pub(super) fn got(pid: u32) -> io::Result<Got> {
     let mounts = read(&process, "mountinfo")?;
     let shm = shm_of(&mounts).ok_or_else(|| strange("/dev/shm"))?;
     let started = started(&read(&process, "stat")?).ok_or_else(|| strange("the start"))?;
-    let user = user(&read(&process, "status")?).ok_or_else(|| strange("the user"))?;
-    Ok(Got { started, ipc, shm, user })
+    Ok(Got { started, ipc, shm })
 }
 
 /// A file of it, which may have bytes that are no text: a program's name is cut within a letter, and paths are anything.
@@ -105,10 +102,6 @@ fn namespace(link: &str) -> Option<u64> {
 fn started(stat: &str) -> Option<u64> {
     // The command name may hold blanks and parentheses: fields are counted after the last one.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-fn user(status: &str) -> Option<u32> {
-    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
 /// A line of `mountinfo`, as far as it is used.
@@ -170,7 +163,7 @@ mod tests {
         );
         let ipc = std::fs::metadata("/proc/self/ns/ipc").unwrap().ino();
         assert_eq!(own.ipc, ipc);
-        assert!(own.started > 0 && own.user == rustix::process::getuid().as_raw());
+        assert!(own.started > 0);
         assert!(got(u32::MAX >> 1).is_err());
     }
 
@@ -183,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let got = Got { started: 1, ipc: 4_026_532_588, shm: makedev(0, 61), user: 0 };
+        let got = Got { started: 1, ipc: 4_026_532_588, shm: makedev(0, 61) };
         let expected = Expected { ipc: Some(4_026_532_651), shm: Some(makedev(0, 87)) };
         let refusal = expected.check(&got).unwrap_err().to_string();
         assert!(

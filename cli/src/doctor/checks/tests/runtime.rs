@@ -67,6 +67,10 @@ fn whether_the_validator_is_on_is_told() {
     says(&validator(Some(true)), Verdict::Ok, "is on");
     says(&validator(Some(false)), Verdict::Note, "is off");
     says(&validator(None), Verdict::Ok, "no container");
+    let old = of_runtime("nri.validator", |runtime| {
+        (runtime.validates, runtime.default_validator) = (false, None);
+    });
+    says(&old.unwrap(), Verdict::Ok, "does not say");
 }
 
 #[test]
