@@ -29,6 +29,7 @@ pub use home::{Home, is_in, is_named_in};
 pub(crate) use home::{place_of, pod_of};
 pub use key::{ProcessKey, ReopenError, reopen};
 use proc_facts::{ProcFacts, exiting};
+pub(crate) use proc_facts::{start_in, started, text};
 
 /// A live process that connected to us.
 #[derive(Debug)]
@@ -160,11 +161,6 @@ fn check_user(door: Door, found: u32) -> Result<(), Refusal> {
 
 fn unknown(wanted: &str, found: &impl fmt::Display) -> Refusal {
     Refusal::new(Code::PeerUnknown).compared_with("peer", wanted, found)
-}
-
-/// When the process that has this number began, in ticks since the machine's start.
-pub(crate) fn started(pid: u32) -> std::io::Result<u64> {
-    Ok(ProcFacts::read(pid)?.started)
 }
 
 /// Whether the process of a pidfd is gone: its number may be another's by now.

@@ -13,6 +13,7 @@ use gpu_handoff_protocol::DeviceUuid;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use tracing::warn;
 
+use crate::identity::start_in;
 use crate::limits;
 
 /// Where a process has its devices.
@@ -108,9 +109,9 @@ fn read_limited(path: &Path) -> io::Result<String> {
 
 fn start_of(process: &OwnedFd) -> io::Result<Option<u64>> {
     let stat = rustix::fs::openat(process, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = String::new();
-    File::from(stat).read_to_string(&mut text)?;
-    Ok(text.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
+    let mut bytes = Vec::new();
+    File::from(stat).read_to_end(&mut bytes)?;
+    Ok(start_in(&bytes))
 }
 
 /// What is at this place as the process sees it; no link leads out of its view.
@@ -166,5 +167,9 @@ mod tests {
         assert_eq!(gpus.reachable(pid, started).unwrap(), gpus.uuids());
         assert!(gpus.reachable(pid, started + 1).is_err());
         assert!(gpus.reachable(u32::MAX, started).is_err());
+        // Nor does a name that is cut within a letter hide what it has.
+        let misnamed = crate::identity::testing::Misnamed::start();
+        let started = crate::identity::started(misnamed.pid()).unwrap();
+        assert_eq!(gpus.reachable(misnamed.pid(), started).unwrap(), gpus.uuids());
     }
 }

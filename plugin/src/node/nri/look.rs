@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use gpu_handoff_protocol::{Code, Refusal};
 use rustix::fs::{Mode, OFlags, major, makedev, minor};
 
+use crate::identity::start_in;
 use crate::limits;
 
 /// What it got.
@@ -78,7 +79,7 @@ pub(super) fn got(pid: u32) -> io::Result<Got> {
     let ipc = ipc.to_str().ok().and_then(namespace).ok_or_else(|| strange("the IPC namespace"))?;
     let mounts = read(&process, "mountinfo")?;
     let shm = shm_of(&mounts).ok_or_else(|| strange("/dev/shm"))?;
-    let started = started(&read(&process, "stat")?).ok_or_else(|| strange("the start"))?;
+    let started = start_in(read(&process, "stat")?.as_bytes()).ok_or_else(|| strange("the start"))?;
     Ok(Got { started, ipc, shm })
 }
 
@@ -97,11 +98,6 @@ fn read(process: &OwnedFd, name: &str) -> io::Result<String> {
 /// The number in `ipc:[4026531839]`.
 fn namespace(link: &str) -> Option<u64> {
     link.strip_prefix("ipc:[")?.strip_suffix(']')?.parse().ok()
-}
-
-fn started(stat: &str) -> Option<u64> {
-    // The command name may hold blanks and parentheses: fields are counted after the last one.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// A line of `mountinfo`, as far as it is used.

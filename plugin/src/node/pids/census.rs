@@ -11,7 +11,7 @@ use std::path::Path;
 use gpu_handoff_protocol::PodUid;
 use tracing::warn;
 
-use crate::identity::cgroup::InPod;
+use crate::identity::{self, cgroup::InPod};
 use crate::limits;
 
 /// A process of a pod.
@@ -89,13 +89,14 @@ impl<W: Fn(u32) -> Option<InPod>> Census<W> {
     }
 
     fn look(&self, pid: u32, place: InPod) -> Option<Inhabitant> {
-        let started = started(pid)?;
+        let started = identity::started(pid).ok()?;
         let link = std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
         let namespace = number_of(link.to_str()?)?;
-        let (depth, number) = numbers(&status(pid)?)?;
+        let (depth, number) = numbers(&identity::text(pid, "status").ok()?)?;
         let has_gpu = has_gpu(pid);
         // What was read is of one process, and that is in the pod, only if it still has the number.
-        let is_there = (self.whose)(pid).as_ref() == Some(&place) && self::started(pid) == Some(started);
+        let is_there = (self.whose)(pid).as_ref() == Some(&place)
+            && identity::started(pid).is_ok_and(|now| now == started);
         is_there.then_some(Inhabitant { pid, started, place, namespace, depth, number, has_gpu })
     }
 
@@ -134,18 +135,6 @@ fn forks_in(stat: &str) -> Option<u64> {
 }
 
 /// The name in it may hold bytes that are no text: the kernel cuts it within a letter.
-fn status(pid: u32) -> Option<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn started(pid: u32) -> Option<u64> {
-    // The command name may hold blanks and parentheses, and bytes that are no text: fields are counted after the last one.
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after = stat.iter().rposition(|byte| *byte == b')')?;
-    str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(19)?.parse().ok()
-}
-
 /// The number in `pid:[4026531836]`.
 fn number_of(link: &str) -> Option<u64> {
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
